@@ -1,0 +1,1 @@
+"""How calcium moves while it is scanned: 21 profiles and the trajectories drawn from them."""

@@ -1,0 +1,1 @@
+"""Training pairs: a still scan, a motion, and the blocks cut from both."""

@@ -1,0 +1,1 @@
+"""How a moving object is seen by a scanner: by views, and as a phase."""
