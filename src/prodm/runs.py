@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from prodm.errors import ProdmError
 
@@ -58,20 +59,35 @@ def fill(
             nearest = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise ProdmError(f"{where} has no key {key!r}{hint}")
-        hint_type = hints[key]
-        if dataclasses.is_dataclass(hint_type) and isinstance(value, Mapping):
-            value = fill(hint_type, value, f"{where}.{key}")  # type: ignore[arg-type]
-        elif isinstance(value, list):
-            value = tuple(value)
-        elif hint_type is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        elif isinstance(hint_type, type) and not isinstance(value, hint_type):
-            raise ProdmError(f"{where}.{key} must be of type {hint_type.__name__}, got {value!r}")
-        arguments[key] = value
+        arguments[key] = _converted(value, hints[key], f"{where}.{key}")
     try:
         return settings_type(**arguments)
     except TypeError as error:
         raise ProdmError(f"{where}: {error}") from error
+
+
+def _converted(value: Any, hint: Any, where: str) -> Any:  # noqa: ANN401
+    """Return a TOML value as the type that a settings field asks for, or refuse it."""
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return fill(hint, value, where)  # type: ignore[arg-type]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(repr(choice) for choice in get_args(hint))
+            raise ProdmError(f"{where} must be one of {choices}, got {value!r}")
+        return value
+    if isinstance(hint, UnionType):
+        allowed = tuple(get_origin(kind) or kind for kind in get_args(hint))
+    else:
+        allowed = (get_origin(hint) or hint,)
+    if tuple in allowed and isinstance(value, list):
+        return tuple(value)
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if float in allowed and number and int not in allowed:
+        return float(value)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        names = " or ".join(kind.__name__ for kind in allowed)
+        raise ProdmError(f"{where} must be of type {names}, got {value!r}")
+    return value
 
 
 def hash_files(paths: Sequence[Path]) -> str:
