@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from prodm.cli.coca import coca
 from prodm.errors import ProdmError
 
 OS_ERROR_SENTENCES = {
@@ -23,6 +24,9 @@ OS_ERROR_SENTENCES = {
 @click.version_option(package_name="prodm")
 def cli() -> None:
     """Restore and score coronary calcium in routine chest CT. Research use only."""
+
+
+cli.add_command(coca)
 
 
 def main() -> None:
