@@ -1,3 +1,5 @@
+"""The 21 motions: ranges, round trips, hand-worked paths."""
+
 import dataclasses
 import json
 

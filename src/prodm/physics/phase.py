@@ -1,0 +1,343 @@
+"""Motion as a phase: how a parallel scan sees a rigid motion, in one Fourier transform.
+
+By the central-slice theorem, the view at angle theta measures one line through the origin of an
+image's Fourier plane, the one along n = (cos theta, sin theta). What moves by D(theta) while
+it is scanned is therefore seen with
+
+    Y(w, theta) = E(w, theta) exp(-2 pi i w s(theta)),     s(theta) = <D(theta), n>
+
+with w the signed frequency along the line in cycles per pixel. Magnitudes stay, phases turn.
+A line is the same at theta and theta + pi, where w and s change sign. Over 180 degrees s is one
+real function, in general with a jump where the scan starts and ends. Over 360 degrees each line
+is measured twice and the two are averaged: then magnitudes change too, and nothing undoes it.
+A displacement along z blends the spectra of neighbouring slices, linearly and angle by angle.
+
+Conventions. Images are [..., Z, Y, X] and hold what moves, over a background of zero; numpy and
+torch arrays alike, batched and differentiable. ``shift`` [..., M] is s in pixels, and
+``slice_shift`` [..., M] the displacement along z in slices, both at the angles
+
+    theta_j = start_rad + span * j / M
+
+of the scan's views, linear in between; the jump lies half a step before the first view. The
+leading axes of a shift are those of the images, without Z. Images are padded with zeros before
+the transform, to an odd length: an even one has a Nyquist line that holds two directions at
+once, and no phase. Where ``padding=0`` keeps an even length, that line is left as it is.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from prodm.errors import ProdmError
+
+Array = Any  # a numpy array or a torch tensor
+Floats = NDArray[np.float64]
+
+LARGEST_PADDING_PX = 128
+
+
+def move(
+    block: Array,
+    displacement: Array,
+    *,
+    start_rad: float | Array = 0.0,
+    span_deg: float = 180.0,
+    padding: int | None = None,
+) -> Array:
+    """Return blocks [..., Z, Y, X] as a scan sees them moving.
+
+    ``displacement`` [..., M, 3] holds (x in pixels, y in pixels, z in slices) at the M views.
+    """
+    xp = array_api_compat.array_namespace(block, displacement)
+    angles = view_angles_rad(displacement.shape[-2], start_rad=start_rad, span_deg=span_deg)
+    shift = shift_of(displacement[..., :2], angles)
+    along_z = displacement[..., 2]
+    moves_along_z = bool(xp.any(along_z != 0))
+    return apply(
+        block,
+        shift,
+        slice_shift=along_z if moves_along_z else None,
+        start_rad=start_rad,
+        span_deg=span_deg,
+        padding=padding,
+    )
+
+
+def apply(
+    image: Array,
+    shift: Array,
+    *,
+    slice_shift: Array | None = None,
+    start_rad: float | Array = 0.0,
+    span_deg: float = 180.0,
+    padding: int | None = None,
+) -> Array:
+    """Turn the phases of images [..., Z, Y, X] by s(theta), and blend slices for the z part.
+
+    ``padding`` is how many pixels are added at least; the default doubles small images.
+    """
+    xp = array_api_compat.array_namespace(image, shift)
+    num_views = shift.shape[-1]
+    if num_views < 2:
+        raise ProdmError(f"s(theta) needs at least two samples, got {num_views}")
+    rows, columns = image.shape[-2:]
+    shape = (_padded_length(rows, padding), _padded_length(columns, padding))
+    spectrum = _transform(xp, image, shape)
+    terms = []
+    for turn in range(_num_turns(span_deg)):
+        lower, upper_weight, frequency = _lines(
+            xp, image, shape, num_views, start_rad, span_deg, turn
+        )
+        turned = (-2 * np.pi) * frequency * _interpolate(xp, shift, lower, upper_weight)
+        phase = xp.cos(turned) + 1j * xp.sin(turned)
+        along_z = None
+        if slice_shift is not None:
+            along_z = _interpolate(xp, slice_shift, lower, upper_weight)
+        terms.append((phase, along_z))
+    return _inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
+
+
+def undo(
+    image: Array,
+    shift: Array,
+    *,
+    slice_shift: Array | None = None,
+    start_rad: float | Array = 0.0,
+    padding: int | None = None,
+) -> Array:
+    """Turn the phases back: the inverse of ``apply`` for a scan over 180 degrees.
+
+    In-plane it is exact up to what fell off the border of the image (with ``padding=0``, where
+    nothing falls off, up to rounding). The z part is undone by blending the other way, which
+    blurs a little along z instead of inverting.
+    """
+    back = None if slice_shift is None else -slice_shift
+    return apply(image, -shift, slice_shift=back, start_rad=start_rad, padding=padding)
+
+
+def shift_of(displacement: Array, angles_rad: Array) -> Array:
+    """Return s [..., M], the in-plane displacement [..., M, 2] along n at each view's angle."""
+    xp = array_api_compat.array_namespace(displacement)
+    angles = _like(xp, angles_rad, displacement)
+    return displacement[..., 0] * xp.cos(angles) + displacement[..., 1] * xp.sin(angles)
+
+
+def view_angles_rad(
+    num_views: int, *, start_rad: float | Array = 0.0, span_deg: float = 180.0
+) -> Array:
+    """Return the angles [M] (or [..., M], for a batch of starts) at which s is sampled."""
+    steps = np.arange(num_views) * (np.deg2rad(span_deg) / num_views)
+    if isinstance(start_rad, int | float):
+        return start_rad + steps
+    xp = array_api_compat.array_namespace(start_rad)
+    return start_rad[..., None] + _like(xp, steps, start_rad)
+
+
+def partial_angle_images(
+    image: Array, num_wedges: int, *, start_rad: float = 0.0, padding: int | None = None
+) -> Array:
+    """Split images [..., Y, X] into [..., K, Y, X], each from one wedge of the Fourier plane.
+
+    Wedge k is centred at start_rad + (k + 1/2) pi / K: it holds the views of the k-th moment of
+    a scan over 180 degrees. Neighbours overlap with weights cos^2 and sin^2, which sum to one,
+    so the parts sum to the image.
+    """
+    if num_wedges < 2:
+        raise ProdmError(f"an image is split into at least two wedges, got {num_wedges}")
+    xp = array_api_compat.array_namespace(image)
+    rows, columns = image.shape[-2:]
+    shape = (_padded_length(rows, padding), _padded_length(columns, padding))
+    windows = _like(xp, _wedges(shape, num_wedges, float(start_rad)), image)
+    parts = _transform(xp, image, shape)[..., None, :, :] * windows
+    return _inverse(xp, parts, (rows, columns), shape)
+
+
+def join_partial_angles(parts: Array) -> Array:
+    """Sum partial-angle images [..., K, Y, X] back to images [..., Y, X]."""
+    return array_api_compat.array_namespace(parts).sum(parts, axis=-3)
+
+
+@lru_cache(maxsize=64)
+def polar_frequencies(shape: tuple[int, int]) -> tuple[Floats, Floats]:
+    """Return w (signed, cycles per pixel) and theta in [0, pi) of the half plane of an rfft2.
+
+    Both are [Y, X // 2 + 1]. A sample and its mirror image get the same theta and opposite w, to
+    the last bit. On the Nyquist lines of even lengths w is 0.
+    """
+    rows, columns = shape
+    y = np.fft.fftfreq(rows)[:, None]
+    x = np.fft.rfftfreq(columns)[None, :]
+    sign = np.where(y < 0, -1.0, 1.0)
+    theta = np.arctan2(sign * y, sign * x + 0.0)
+    theta = np.where(theta >= np.pi, 0.0, theta)
+    frequency = sign * np.hypot(x, y)
+    if rows % 2 == 0:
+        frequency[rows // 2, :] = 0
+    if columns % 2 == 0:
+        frequency[:, -1] = 0
+    return frequency, theta
+
+
+@lru_cache(maxsize=64)
+def _static_lines(
+    shape: tuple[int, int], num_views: int, start_rad: float, span_deg: float, turn: int
+) -> tuple[NDArray[np.int64], Floats, Floats]:
+    frequency, theta = polar_frequencies(shape)
+    lower, upper_weight, sign = _locate(np, theta, num_views, start_rad, span_deg, turn)
+    return lower.astype(np.int64), upper_weight, frequency * sign
+
+
+def _lines(
+    xp: Any,  # noqa: ANN401
+    image: Array,
+    shape: tuple[int, int],
+    num_views: int,
+    start_rad: float | Array,
+    span_deg: float,
+    turn: int,
+) -> tuple[Array, Array, Array]:
+    """For each Fourier sample: the view below it, the weight of the one above, and signed w."""
+    if isinstance(start_rad, int | float):
+        lower, upper_weight, frequency = _static_lines(
+            shape, num_views, float(start_rad), float(span_deg), turn
+        )
+        device = array_api_compat.device(image)
+        index = xp.asarray(lower, device=device)
+        return index, _like(xp, upper_weight, image), _like(xp, frequency, image)
+    frequency, theta = polar_frequencies(shape)
+    starts = start_rad[..., None, None]
+    angles = _like(xp, theta, image)
+    lower, upper_weight, sign = _locate(xp, angles, num_views, starts, span_deg, turn)
+    index = xp.astype(lower, xp.int64)
+    return index, upper_weight, (_like(xp, frequency, image) * sign)[..., None, :, :]
+
+
+def _locate(
+    xp: Any,  # noqa: ANN401
+    theta: Array,
+    num_views: int,
+    start_rad: float | Array,
+    span_deg: float,
+    turn: int,
+) -> tuple[Array, Array, Array]:
+    """Find where the lines at theta are measured in the given half turn of the scan."""
+    step = float(np.deg2rad(span_deg)) / num_views
+    first_edge = start_rad - step / 2
+    half_turns = turn - xp.floor((theta - first_edge) / np.pi)
+    position = (theta + np.pi * half_turns - first_edge) / step - 0.5
+    lower = xp.clip(xp.floor(position), 0, num_views - 2)
+    odd = half_turns - 2 * xp.floor(half_turns / 2)
+    return lower, position - lower, 1 - 2 * odd
+
+
+def _interpolate(xp: Any, samples: Array, lower: Array, upper_weight: Array) -> Array:  # noqa: ANN401
+    """Samples [..., M] at fractional positions, as [..., 1, Y, X]: one value for all slices."""
+    batch = tuple(samples.shape[:-1])
+    plane = tuple(lower.shape[-2:])
+    if lower.ndim == 2:
+        flat = xp.reshape(lower, (-1,))
+        below = xp.take(samples, flat, axis=-1)
+        above = xp.take(samples, flat + 1, axis=-1)
+    else:
+        flat = xp.broadcast_to(
+            xp.reshape(lower, (*lower.shape[:-2], -1)), (*batch, plane[0] * plane[1])
+        )
+        below = xp.take_along_axis(samples, flat, axis=-1)
+        above = xp.take_along_axis(samples, flat + 1, axis=-1)
+    below = xp.reshape(below, (*batch, *plane))
+    above = xp.reshape(above, (*batch, *plane))
+    return (below + (above - below) * upper_weight)[..., None, :, :]
+
+
+def _blend(xp: Any, spectrum: Array, terms: list[tuple[Array, Array]]) -> Array:  # noqa: ANN401
+    """Average over the half turns of phase times spectrum, slices blended along z."""
+    share = 1.0 / len(terms)
+    if terms[0][1] is None:
+        return spectrum * (sum(phase for phase, _ in terms) * share)
+    num_slices = spectrum.shape[-3]
+    lowest = min(xp.min(along_z).item() for _, along_z in terms)
+    highest = max(xp.max(along_z).item() for _, along_z in terms)
+    # Slice z is seen where slice z - dz was: integer steps from floor(-highest) to ceil(-lowest).
+    steps = range(int(np.floor(-highest)), int(np.ceil(-lowest)) + 1)
+    total = xp.zeros_like(spectrum)
+    for step in steps:
+        if abs(step) >= num_slices:
+            continue
+        weights = []
+        for phase, along_z in terms:
+            hat = 1 - xp.abs(along_z + step)
+            weights.append(phase * xp.where(hat > 0, hat, xp.zeros_like(hat)))
+        total = total + _shift_slices(xp, spectrum, step) * (sum(weights) * share)
+    return total
+
+
+def _shift_slices(xp: Any, spectrum: Array, step: int) -> Array:  # noqa: ANN401
+    """Slice z of the result is slice z + step; zero where there is none."""
+    if step == 0:
+        return spectrum
+    empty = xp.zeros_like(spectrum[..., : abs(step), :, :])
+    if step > 0:
+        return xp.concat([spectrum[..., step:, :, :], empty], axis=-3)
+    return xp.concat([empty, spectrum[..., :step, :, :]], axis=-3)
+
+
+def _transform(xp: Any, image: Array, shape: tuple[int, int]) -> Array:  # noqa: ANN401
+    """rfft2 of the image padded with zeros; rows of zeros are not transformed along x."""
+    return xp.fft.fft(xp.fft.rfft(image, n=shape[1], axis=-1), n=shape[0], axis=-2)
+
+
+def _inverse(xp: Any, spectrum: Array, kept: tuple[int, int], shape: tuple[int, int]) -> Array:  # noqa: ANN401
+    rows = xp.fft.ifft(spectrum, axis=-2)[..., : kept[0], :]
+    return xp.fft.irfft(rows, n=shape[1], axis=-1)[..., : kept[1]]
+
+
+@lru_cache(maxsize=16)
+def _wedges(shape: tuple[int, int], num_wedges: int, start_rad: float) -> Floats:
+    _, theta = polar_frequencies(shape)
+    width = np.pi / num_wedges
+    centres = start_rad + (np.arange(num_wedges) + 0.5) * width
+    away = (theta - centres[:, None, None] + np.pi / 2) % np.pi - np.pi / 2
+    windows: Floats = np.where(np.abs(away) < width, np.cos(away / width * np.pi / 2) ** 2, 0.0)
+    windows[:, 0, 0] = 1 / num_wedges  # the mean has no direction
+    return windows
+
+
+def _padded_length(length: int, padding: int | None) -> int:
+    """Odd length without large prime factors, at least ``length + padding``.
+
+    >>> [_padded_length(n, None) for n in (32, 64, 512)]
+    [75, 135, 675]
+    >>> _padded_length(64, 0)
+    64
+    """
+    if padding == 0:
+        return length
+    candidate = length + (min(length, LARGEST_PADDING_PX) if padding is None else padding)
+    candidate += 1 - candidate % 2
+    while not _is_smooth(candidate):
+        candidate += 2
+    return candidate
+
+
+def _is_smooth(number: int) -> bool:
+    for prime in (3, 5):
+        while number % prime == 0:
+            number //= prime
+    return number == 1
+
+
+def _num_turns(span_deg: float) -> int:
+    """Return how often each line is measured."""
+    if span_deg not in (180, 360):
+        raise ProdmError(f"the angular span must be 180 or 360 degrees, got {span_deg:g}")
+    return int(span_deg) // 180
+
+
+def _like(xp: Any, values: Array, other: Array) -> Array:  # noqa: ANN401
+    """Constants as an array of the same library, precision and device as ``other``."""
+    if isinstance(values, np.ndarray):
+        return xp.asarray(values, dtype=other.dtype, device=array_api_compat.device(other))
+    return values
