@@ -1,11 +1,15 @@
-"""A maker of small, valid DICOM CT series, for the tests of the readers and the writers."""
+"""A maker of small, valid DICOM CT series, and the validator of what is written."""
 
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
+from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, UID, CTImageStorage, ExplicitVRLittleEndian
 
@@ -16,6 +20,31 @@ UID_ROOT = "1.2.826.0.1.3680043.8.498.77"
 def write_ct_series() -> Callable[..., list[Path]]:
     """Return a function that writes a CT series to a folder: see ``_write_ct_series``."""
     return _write_ct_series
+
+
+@pytest.fixture
+def dciodvfy_errors() -> Callable[[Path], set[str]]:
+    """Return a function that lists the errors of the validator of dicom3tools in a file."""
+    if shutil.which("dciodvfy") is None:
+        reason = "dciodvfy (Debian's dicom3tools) is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    def errors(path: Path) -> set[str]:
+        answer = subprocess.run(
+            ["dciodvfy", str(path)], capture_output=True, text=True, errors="replace", check=False
+        )
+        return {line for line in answer.stderr.splitlines() if line.startswith("Error")}
+
+    return errors
+
+
+@pytest.fixture
+def tolerant_pydicom() -> Iterator[None]:
+    """Let a test write and read malformed values."""
+    with config.disable_value_validation():
+        yield
 
 
 def _write_ct_series(

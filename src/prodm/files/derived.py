@@ -38,6 +38,7 @@ from pydicom.uid import (
 import prodm
 from prodm.calcium import AIR_HU
 from prodm.errors import ProdmError
+from prodm.files.pixels import decode
 from prodm.files.provenance import (
     PRIVATE_SCHEME,
     RESEARCH_ONLY,
@@ -282,8 +283,9 @@ def _to_stored(hu: NDArray[Any], slope: float, intercept: float) -> NDArray[np.i
 
 def _stored_values(source: Dataset, index: int, scan: Scan, corrected: Volume) -> NDArray[np.int64]:
     """Return the source's stored values with the changes of the correction put in."""
-    before = np.asarray(source.pixel_array, dtype=np.int64)
-    stored = before.reshape(-1, *before.shape[-2:]).copy()
+    all_frames = range(int(source.get("NumberOfFrames") or 1))
+    images = decode(source, all_frames, f"image {index + 1} of {scan.path}")
+    stored = np.stack(list(images)).astype(np.int64)
     padding = _padding_range(source)
     for frame, number in _slices_of(scan, index):
         slope, intercept = _rescale(source, frame)
@@ -296,7 +298,7 @@ def _stored_values(source: Dataset, index: int, scan: Scan, corrected: Volume) -
             hidden = (values >= low) & (values <= high) & (hu[changed] > AIR_HU)
             values[hidden] = high + 1
         stored[frame][changed] = values
-    return stored.reshape(before.shape)
+    return stored
 
 
 def _padding_range(source: Dataset) -> tuple[int, int] | None:
