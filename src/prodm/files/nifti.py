@@ -142,7 +142,7 @@ def read_nrrd_array(path: Path) -> tuple[NDArray[Any], Grid]:
 def _nrrd_dtype(header: Mapping[str, Any]) -> np.dtype[Any]:
     dtype = np.dtype(nrrd.reader._TYPEMAP_NRRD2NUMPY[header["type"]])
     order = ">" if header.get("endian", "little") == "big" else "<"
-    return dtype.newbyteorder(order)
+    return np.dtype(dtype.newbyteorder(order))
 
 
 def _nrrd_bytes(

@@ -50,7 +50,7 @@ def read_dataset(
             _with_bounded_inflation(file, label),
             force=True,
             stop_before_pixels=not pixels,
-            specific_tags=tags,  # type: ignore[arg-type]
+            specific_tags=tags,
         )
 
 

@@ -15,7 +15,9 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import IO, Any
 
 from pydicom import Dataset
 
@@ -155,7 +157,7 @@ class Series:
     def spacing_mm(self) -> float | None:
         """Usual distance between neighbouring slices, or their thickness if that is all."""
         heights = sorted({h.position_xyz_mm[2] for h in self.headers if h.position_xyz_mm})
-        steps = Counter(round(b - a, 2) for a, b in zip(heights, heights[1:], strict=False))
+        steps = Counter(round(b - a, 2) for a, b in pairwise(heights))
         first = self.headers[0]
         if steps:
             return steps.most_common(1)[0][0]
@@ -260,9 +262,9 @@ def _numbered(candidates: tuple[Series, ...]) -> str:
     return "".join(lines)
 
 
-def _read_header(file: object, name: str, label: str) -> ImageHeader | None:
+def _read_header(file: IO[bytes], name: str, label: str) -> ImageHeader | None:
     """Header of an image; None for DICOM that is no image, such as a report or a mask."""
-    dataset = read_dataset(file, label, HEADER_TAGS)  # type: ignore[arg-type]
+    dataset = read_dataset(file, label, HEADER_TAGS)
     with damage_as(f"{label} is a damaged DICOM file: its header cannot be read"):
         header = _header(dataset, name)
     if header.sop_class_uid in SEGMENTATION_CLASSES:
@@ -325,7 +327,7 @@ def number(dataset: Dataset, keyword: str) -> float | None:
     return None if values is None else values[0]
 
 
-def _values(dataset: Dataset, keyword: str) -> list[object]:
+def _values(dataset: Dataset, keyword: str) -> list[Any]:
     """All values of an element, whether it holds none, one or several."""
     try:
         value = dataset.get(keyword)
