@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prodm.runs import Progress
@@ -52,3 +52,20 @@ def _plain_lines(label: str) -> Progress:
         print(f"{label}: {done} of {total}, about {left_s:.0f} s left", file=sys.stderr)
 
     return report
+
+
+@contextmanager
+def training_report() -> Iterator[Callable[[str, int, int], None]]:
+    """Give a function to call with (text, step, steps): a bar, or plain lines."""
+    with progress_bar("training") as progress:
+        last = time.monotonic()
+
+        def report(text: str, step: int, steps: int) -> None:
+            nonlocal last
+            progress(step, steps)
+            now = time.monotonic()
+            if now - last >= PLAIN_LINE_EVERY_S:
+                last = now
+                print(f"step {step} of about {steps}: {text}", file=sys.stderr)
+
+        yield report

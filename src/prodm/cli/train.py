@@ -1,0 +1,142 @@
+"""The command that trains a correction."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prodm.errors import ProdmError
+
+
+@click.command()
+@click.argument("settings_file", metavar="SETTINGS", type=click.Path(path_type=Path))
+@click.option(
+    "--pairs",
+    "pairs_folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Store made by prodm build.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="RUN",
+    help="Folder of the run.",
+)
+@click.option("--method", metavar="NAME", help="prodm, prodm-paper, bbdm, ddpm, cgan or unet.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one setting, e.g. model.bridge.noise_scale=0.04. Repeatable.",
+)
+@click.option("--resume", is_flag=True, help="Go on where a killed or finished run stopped.")
+@click.option(
+    "--init",
+    type=click.Path(path_type=Path),
+    metavar="WEIGHTS",
+    help="Start from these weights instead of random ones.",
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop cleanly after this time; the learning rate falls to zero by then.",
+)
+@click.option("--seed", type=int, help="Of the weights and of all that is drawn.")
+@click.option("--validation-patches", type=click.IntRange(2), default=100, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Print the settings in full and stop.")
+def train(
+    settings_file: Path,
+    pairs_folder: Path,
+    output: Path,
+    method: str | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    init: Path | None,
+    max_minutes: float | None,
+    seed: int | None,
+    validation_patches: int,
+    dry_run: bool,
+) -> None:
+    """Train a correction on pairs.
+
+    SETTINGS is a TOML file, or one of the names that ship with prodm: compact, paper. On several
+    GPUs start it with torchrun.
+
+    Example: prodm train compact --pairs pairs -o run --max-minutes 60
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take the cores
+    from dataclasses import asdict
+
+    from prodm.cli.terminal import training_report
+    from prodm.evaluation.validation import uncorrected, validator
+    from prodm.pairs.store import Pairs
+    from prodm.runs import fill
+    from prodm.training.loop import TrainingSettings
+    from prodm.training.loop import train as run_training
+    from prodm.training.run import open_run
+
+    values = _values(settings_file, method, seed, overrides)
+    settings = fill(TrainingSettings, values)
+    if dry_run:
+        click.echo(json.dumps(asdict(settings), indent=2))
+        return
+    pairs = Pairs(pairs_folder)
+    validate = validator(pairs, count=validation_patches, num_jumps=settings.validation_jumps)
+    open_run(output, settings, pairs, resume=resume)
+    before = uncorrected(pairs, count=validation_patches)
+    click.echo(f"validation without correction: {_sentence(before)}", err=True)
+    with training_report() as report:
+        result = run_training(
+            settings,
+            pairs,
+            output,
+            validate=validate,
+            resume=resume,
+            init=init,
+            max_minutes=max_minutes,
+            report=report,
+        )
+    click.echo(json.dumps({"uncorrected": before, **result}, indent=2))
+
+
+def _values(
+    settings_file: Path, method: str | None, seed: int | None, overrides: tuple[str, ...]
+) -> dict[str, Any]:
+    """Settings of the file with what the command line says instead."""
+    import tomllib
+    from importlib import resources
+
+    from prodm.runs import read_toml
+
+    shipped = resources.files("prodm") / "settings" / f"{settings_file.name}.toml"
+    if not settings_file.exists() and shipped.is_file():
+        values: dict[str, Any] = tomllib.loads(shipped.read_text(encoding="utf-8"))
+    else:
+        values = read_toml(settings_file)
+    if method is not None:
+        values.setdefault("model", {})["method"] = method
+    if seed is not None:
+        values["seed"] = seed
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ProdmError(f"--set takes KEY=VALUE, got {override!r}")
+        *tables, name = key.strip().split(".")
+        table = values
+        for step in tables:
+            table = table.setdefault(step, {})
+        try:
+            table[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[name] = text
+    return values
+
+
+def _sentence(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())

@@ -1,0 +1,72 @@
+"""The check-up during training: a fixed set of validation patches, corrected and judged."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prodm.evaluation.metrics import Summary, judge, summarise
+from prodm.evaluation.patches import correct_and_judge, load_patches
+from prodm.model import normalise, to_hu
+from prodm.model.baselines import Predict
+from prodm.model.sampler import correct_blocks
+from prodm.pairs.store import Pairs
+
+
+def validator(
+    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0
+) -> Callable[[Predict, int], dict[str, float]]:
+    """Return the function that training calls to measure its network."""
+    patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
+
+    def validate(predict: Predict, num_slices: int) -> dict[str, float]:
+        def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
+            return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
+
+        return as_metrics(summarise(correct_and_judge(patches, correct)))
+
+    return validate
+
+
+def uncorrected(pairs: Pairs, *, count: int, seed: int = 0) -> dict[str, float]:
+    """Return the metrics of the same patches as they are."""
+    patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
+    return as_metrics(
+        summarise(
+            [
+                judge(p.moving.astype(np.float32), p.still, p.background, p.row.spacing_mm)
+                for p in patches
+            ]
+        )
+    )
+
+
+def correct_hu(
+    predict: Predict,
+    moving_hu: NDArray[np.float32],
+    num_slices: int,
+    *,
+    num_jumps: int | None,
+    seed: int,
+) -> NDArray[np.float32]:
+    """Correct blocks [N, Z, Y, X] in HU; what the network's range clips keeps its excess."""
+    generator = torch.Generator().manual_seed(seed)
+    moving = torch.from_numpy(moving_hu)
+    image = normalise(moving)
+    corrected = correct_blocks(
+        lambda windows: predict(windows, generator, num_jumps), image, num_slices
+    )
+    hu: NDArray[np.float32] = (moving + to_hu(corrected) - to_hu(image)).numpy()
+    return hu
+
+
+def as_metrics(summary: Summary) -> dict[str, float]:
+    """Return the means of a summary by name."""
+    return {
+        "agatston_mae": summary.agatston_mae.value,
+        "grade_accuracy": summary.grade_accuracy.value,
+        "dice_loss": summary.dice_loss.value,
+        "shifted_dice_loss": summary.shifted_dice_loss.value,
+        "pearson_r": summary.pearson_r,
+    }

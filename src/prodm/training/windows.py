@@ -1,0 +1,235 @@
+"""Draw training windows: choose a place, move its calcium afresh, crop.
+
+Every number that is drawn comes from the seed, the step and the sample's place in the batch,
+so that any step can be drawn again on its own: resuming needs no state of a generator, and two
+processes share a batch by each drawing its part of it.
+
+By default the still block is moved by the phase engine with a new trajectory at each visit,
+so that no pair is seen twice. With ``stored`` pairs the moving block is one that ``prodm build``
+made by back-projection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prodm.errors import ProdmError
+from prodm.model import normalise
+from prodm.model.losses import Batch, lesion_neighbourhoods
+from prodm.motion.profiles import PROFILES, draw
+from prodm.pairs.blocks import MARGIN, STORED_SHAPE
+from prodm.pairs.store import BlockRow, Pairs, Split
+from prodm.physics import phase
+
+NUM_VIEWS = 90  # samples of s(theta); it is smooth but for its jump
+PADDING = 32  # pixels; the margin already keeps calcium away from the border
+REACH = 3  # slices above and below a window that may move into it
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """Which windows are drawn, and how they move."""
+
+    size: int = 64
+    moved: Literal["afresh", "stored"] = "afresh"
+    calcium_share: float = 0.85  # windows centred on a slice that holds calcium
+    rest_share: float = 0.05  # windows whose calcium does not move at all
+    random_start: bool = True  # the scan starts at any angle, else at 0
+    centred: bool = False
+    flips: bool = True  # mirror and transpose the still block first
+
+    def __post_init__(self) -> None:
+        largest = min(STORED_SHAPE[1:])
+        if not 0 < self.size <= largest:
+            raise ProdmError(f"windows can be 1 to {largest} pixels wide, got {self.size}")
+        for name in ("calcium_share", "rest_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ProdmError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One stored block in memory, margin included."""
+
+    row: BlockRow
+    still: NDArray[np.int16]
+    background: NDArray[np.int16]
+    calcium: NDArray[np.bool_]
+    num_motions: int
+
+    @property
+    def calcium_slices(self) -> NDArray[np.intp]:
+        """Indices of the slices that hold calcium."""
+        return np.flatnonzero(self.calcium.any(axis=(1, 2)))
+
+
+def load_blocks(pairs: Pairs, split: Split) -> list[Block]:
+    """Read the still blocks of one part of a store."""
+    num_motions: dict[str, int] = {}
+    for motion in pairs.motions:
+        num_motions[motion.scan] = num_motions.get(motion.scan, 0) + 1
+    loaded = [
+        Block(
+            row,
+            pairs.read("still", row),
+            pairs.read("background", row),
+            pairs.read("calcium", row) > 0,
+            num_motions.get(row.scan, 0),
+        )
+        for row in pairs.blocks
+        if row.split == split
+    ]
+    if not any(len(block.calcium_slices) for block in loaded):
+        raise ProdmError(f"{pairs.folder} has no block with calcium in its {split} part")
+    return loaded
+
+
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """One sample before it is cropped: slices [Z, Y, X] with margins, the window in the middle."""
+
+    still: NDArray[np.float32]
+    background: NDArray[np.float32]
+    calcium: NDArray[np.bool_]
+    moving: NDArray[np.float32] | None  # where it is stored
+    spacing_mm: tuple[float, float, float]
+    corner: tuple[int, int]  # of the crop
+
+
+def draw_batch(
+    pairs: Pairs,
+    blocks: Sequence[Block],
+    settings: WindowSettings,
+    *,
+    num_slices: int,
+    batch_size: int,
+    seed: Sequence[int],
+    radius_pixels: int,
+) -> Batch:
+    """Draw one batch of windows of ``num_slices``; the same seed gives the same batch."""
+    rngs = [np.random.default_rng([*seed, n]) for n in range(batch_size)]
+    with_calcium = [block for block in blocks if len(block.calcium_slices)]
+    windows = [
+        _draw_window(
+            pairs,
+            with_calcium if rng.random() < settings.calcium_share else blocks,
+            settings,
+            num_slices,
+            rng,
+        )
+        for rng in rngs
+    ]
+    moving = [window.moving for window in windows if window.moving is not None]
+    if not moving:
+        moving = list(_move(windows, settings, rngs).numpy())
+    calcium = _crop([window.calcium for window in windows], windows, settings.size)
+    return Batch(
+        still=_as_input(_crop([window.still for window in windows], windows, settings.size)),
+        moving=_as_input(_crop(moving, windows, settings.size)),
+        calcium=torch.from_numpy(calcium),
+        lesions=torch.from_numpy(lesion_neighbourhoods(calcium, radius_pixels)),
+        spacing_mm=torch.tensor([window.spacing_mm for window in windows]),
+    )
+
+
+def _draw_window(
+    pairs: Pairs,
+    pool: Sequence[Block],
+    settings: WindowSettings,
+    num_slices: int,
+    rng: np.random.Generator,
+) -> _Window:
+    block = pool[int(rng.integers(len(pool)))]
+    slices = block.calcium_slices if len(block.calcium_slices) else np.arange(STORED_SHAPE[0])
+    half = num_slices // 2 + REACH
+    wanted = int(rng.choice(slices)) + np.arange(-half, half + 1)
+    indices = np.clip(wanted, 0, STORED_SHAPE[0] - 1)
+    corner = tuple(int(n) for n in rng.integers(0, 2 * np.array(MARGIN[1:]) + 1))
+    mirrors = rng.random(3) < 0.5
+    moves_afresh = settings.moved == "afresh"
+
+    def place(array: NDArray[Any]) -> NDArray[Any]:
+        # A mirrored scan would turn the other way, so stored motions stay as they are.
+        placed = array[indices]
+        return _mirror(placed, mirrors) if settings.flips and moves_afresh else placed
+
+    still, background = place(block.still), place(block.background)
+    calcium = place(block.calcium)
+    beyond = wanted != indices  # slices repeated beyond the ends have no calcium of their own
+    still[beyond], calcium[beyond] = background[beyond], False
+    moving = None
+    if not moves_afresh:
+        if not block.num_motions:
+            raise ProdmError(
+                f"scan {block.row.scan} of {pairs.folder} has no stored motions; build with "
+                "--moving all, or train with moved = 'afresh'"
+            )
+        motion = int(rng.integers(block.num_motions))
+        moving = place(pairs.read_moving(block.row, motion)).astype(np.float32)
+    return _Window(
+        still.astype(np.float32),
+        background.astype(np.float32),
+        calcium,
+        moving,
+        block.row.spacing_mm,
+        (corner[0], corner[1]),
+    )
+
+
+def _mirror(array: NDArray[Any], mirrors: NDArray[np.bool_]) -> NDArray[Any]:
+    """Mirror along y, along x, and along the diagonal."""
+    if mirrors[0]:
+        array = array[:, ::-1]
+    if mirrors[1]:
+        array = array[:, :, ::-1]
+    return np.ascontiguousarray(array.transpose(0, 2, 1) if mirrors[2] else array)
+
+
+def _crop(arrays: Sequence[NDArray[Any]], windows: Sequence[_Window], size: int) -> NDArray[Any]:
+    """Cut each sample's window out of its margins, as [B, k, Y, X]."""
+    parts = []
+    for array, window in zip(arrays, windows, strict=True):
+        y, x = (min(start, STORED_SHAPE[1] - size) for start in window.corner)
+        parts.append(array[REACH : len(array) - REACH, y : y + size, x : x + size])
+    return np.stack(parts)
+
+
+def _as_input(hu: NDArray[np.float32]) -> torch.Tensor:
+    image: torch.Tensor = normalise(torch.from_numpy(hu))
+    return image
+
+
+def _move(
+    windows: Sequence[_Window], settings: WindowSettings, rngs: Sequence[np.random.Generator]
+) -> torch.Tensor:
+    """Move the calcium of each window along a trajectory of its own; HU [B, Z, Y, X]."""
+    displacements, starts = [], []
+    for window, rng in zip(windows, rngs, strict=True):
+        spacing_z, _, spacing_x = window.spacing_mm
+        trajectory = draw(
+            PROFILES[rng.integers(len(PROFILES))],
+            rng,
+            pixel_spacing_mm=spacing_x,
+            num_angles=NUM_VIEWS,
+            start_deg=None if settings.random_start else 0.0,
+            centred=settings.centred,
+        )
+        path_mm = trajectory.displacement(trajectory.times)
+        if rng.random() < settings.rest_share:
+            path_mm = np.zeros_like(path_mm)
+        displacements.append(path_mm / (spacing_x, spacing_x, spacing_z))
+        starts.append(np.deg2rad(trajectory.start_deg))
+    background = torch.from_numpy(np.stack([window.background for window in windows]))
+    excess = torch.from_numpy(np.stack([window.still for window in windows])) - background
+    moved = phase.move(
+        excess,
+        torch.tensor(np.array(displacements), dtype=torch.float32),
+        start_rad=torch.tensor(starts, dtype=torch.float32),
+        padding=PADDING,
+    )
+    moving: torch.Tensor = background + moved
+    return moving
