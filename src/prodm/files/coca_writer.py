@@ -94,9 +94,8 @@ def write_sheet(root: Path, rows: Mapping[str, Sequence[float | str | None]]) ->
 def write_slices(folder: Path, patient_id: str, volume: Volume, *, invalid_uids: bool) -> None:
     """Write axial slices, the highest z first, without UIDs or with invalid ones."""
     from pydicom import config
-    from pydicom.dataelem import DataElement
     from pydicom.dataset import Dataset, FileMetaDataset
-    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+    from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
     _check_axial(volume)
     stored = np.rint(volume.hu.astype(np.float64)) - INTERCEPT_HU
@@ -129,16 +128,19 @@ def write_slices(folder: Path, patient_id: str, volume: Volume, *, invalid_uids:
         dataset.PixelRepresentation = 0
         dataset.RescaleIntercept, dataset.RescaleSlope = INTERCEPT_HU, 1
         dataset.PixelData = stored[z].astype("<u2").tobytes()
+        uids = {"SOPInstanceUID": str(generate_uid(entropy_srcs=[patient_id, str(number)]))}
         if invalid_uids:  # a component that begins with 0 breaks the syntax
-            for keyword, uid in (
-                ("StudyInstanceUID", f"1.2.840.00{patient_id}.1"),
-                ("SeriesInstanceUID", f"1.2.840.00{patient_id}.1.01"),
-                ("FrameOfReferenceUID", f"1.2.840.00{patient_id}.1.02"),
-                ("SOPInstanceUID", f"1.2.840.00{patient_id}.1.01.0{number}"),
-            ):
-                dataset.add(DataElement(keyword, "UI", uid, validation_mode=config.IGNORE))
+            uids = {
+                "StudyInstanceUID": f"1.2.840.00{patient_id}.1",
+                "SeriesInstanceUID": f"1.2.840.00{patient_id}.1.01",
+                "FrameOfReferenceUID": f"1.2.840.00{patient_id}.1.02",
+                "SOPInstanceUID": f"1.2.840.00{patient_id}.1.01.0{number}",
+            }
         with config.disable_value_validation():
-            dataset.save_as(folder / f"IM-0001-{number:04d}.dcm", enforce_file_format=False)
+            for keyword, uid in uids.items():
+                setattr(dataset, keyword, uid)
+            dataset.file_meta.MediaStorageSOPInstanceUID = UID(uids["SOPInstanceUID"])
+            dataset.save_as(folder / f"IM-0001-{number:04d}.dcm", enforce_file_format=True)
 
 
 def images_of_labels(volume: Volume, labels: NDArray[np.uint8]) -> list[dict[str, object]]:
