@@ -9,6 +9,7 @@ Identity and dates follow ``prodm.files.provenance``. Where the source states no
 1 January 1900 stands in, because both objects must carry one.
 """
 
+import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,14 @@ AlgorithmType = Literal["AUTOMATIC", "SEMIAUTOMATIC", "MANUAL"]
 SEG_SERIES_NUMBER_OFFSET = 2000
 SR_SERIES_NUMBER_OFFSET = 3000
 NO_DATE, NO_TIME = "19000101", "000000"
+IDENTITY = (
+    *("SpecificCharacterSet", "PatientID", "PatientName", "PatientBirthDate", "PatientSex"),
+    *("AccessionNumber", "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName"),
+)
+DATES = (
+    *("ContentDate", "ContentTime", "AcquisitionDate", "AcquisitionTime"),
+    *("SeriesDate", "SeriesTime"),
+)
 ARTERIES = {
     Vessel.LAD: codes.SCT.LeftAnteriorDescendingCoronaryArtery,
     Vessel.LCX: codes.SCT.CircumflexCoronaryArtery,
@@ -85,7 +94,7 @@ def write_lesion_seg(
         raise ProdmError(f"labels of lesions are 0 to {max(Vessel):d}, got {present[-1]}")
     segments = np.searchsorted([0, *present], labels).astype(np.uint8)
     with config.disable_value_validation():  # keep what the source says, malformed or not
-        headers, source_digest = _headers(scan)
+        headers, identity, source_digest = _headers(scan)
         words = (source_digest, description, algorithm, algorithm_type, prodm.__version__)
         digest = digest_of(labels, *words)
         origin = highdicom.AlgorithmIdentificationSequence(
@@ -126,7 +135,7 @@ def write_lesion_seg(
         organization_uid = stable_uid("dimensions", digest)
         for item in (*seg.DimensionOrganizationSequence, *seg.DimensionIndexSequence):
             item.DimensionOrganizationUID = organization_uid
-        return _finish(seg, headers[0], description, path)
+        return _finish(seg, identity, description, path)
 
 
 def write_score_report(
@@ -147,7 +156,7 @@ def write_score_report(
     if not all(math.isfinite(number) for number in (*numbers, *(interval or ()))):
         raise ProdmError(f"a report holds finite scores only, got {numbers} and {interval}")
     with config.disable_value_validation():  # keep what the source says, malformed or not
-        headers, source_digest = _headers(scan)
+        headers, identity, source_digest = _headers(scan)
         content = json.dumps([dict(score), interval, model, description], sort_keys=True)
         digest = stable_uid(source_digest, content, prodm.__version__)
         algorithm = sr.AlgorithmIdentification(
@@ -188,7 +197,7 @@ def write_score_report(
         )
         report.ManufacturerModelName = "prodm"
         report.SoftwareVersions = prodm.__version__
-        return _finish(report, headers[0], description, path)
+        return _finish(report, identity, description, path)
 
 
 def _total_group(
@@ -285,25 +294,25 @@ def _evaluation(name: Code, value: str) -> sr.QualitativeEvaluation:
     return sr.QualitativeEvaluation(name, Code(text[:16].strip(), PRIVATE_SCHEME, text[:64]))
 
 
-def _headers(scan: Scan) -> tuple[list[Dataset], str]:
-    """Return headers in which what highdicom copies is there, at least empty."""
+def _headers(scan: Scan) -> tuple[list[Dataset], Dataset, str]:
+    """Return headers for highdicom, who the patient is and in which study, and a hash.
+
+    highdicom judges these values, and refuses or warns of some that real files hold; it gets
+    empty ones, and the true ones are put back, as they are, at the end.
+    """
     headers, digest = read_headers(scan)
+    identity = Dataset()
+    for keyword in (*IDENTITY, *DATES):
+        if keyword in headers[0]:
+            identity.add(copy.deepcopy(headers[0][keyword]))
     for header in headers:
-        for keyword in (
-            "PatientID",
-            "PatientName",
-            "PatientBirthDate",
-            "PatientSex",
-            "AccessionNumber",
-            "StudyID",
-            "StudyDate",
-            "StudyTime",
-            "ReferringPhysicianName",
-            "PositionReferenceIndicator",
-        ):
-            if keyword not in header:
+        for keyword in IDENTITY:
+            if keyword == "SpecificCharacterSet":
+                header.pop(keyword, None)
+            else:
                 setattr(header, keyword, "")
-    return headers, digest
+        header.setdefault("PositionReferenceIndicator", "")
+    return headers, identity, digest
 
 
 def _frames(
@@ -318,16 +327,18 @@ def _frames(
     return frames
 
 
-def _finish(dataset: Dataset, header: Dataset, description: str, path: Path) -> Path:
-    """Give the object its name and the dates of its source, and write it whole or not at all."""
+def _finish(dataset: Dataset, identity: Dataset, description: str, path: Path) -> Path:
+    """Give the object its patient, study, name and dates, and write it whole or not at all."""
     dataset.SeriesDescription = series_description(description)
-    for keyword in ("InstanceCreationDate", "InstanceCreationTime"):
-        if keyword in dataset:
-            del dataset[keyword]
-    prefixes = ("Content", "Acquisition", "Series", "Study")
-    prefix = next((prefix for prefix in prefixes if header.get(f"{prefix}Date")), None)
-    dataset.ContentDate = header[f"{prefix}Date"].value if prefix else NO_DATE
-    dataset.ContentTime = (header.get(f"{prefix}Time") if prefix else None) or NO_TIME
+    for keyword in ("InstanceCreationDate", "InstanceCreationTime", "SpecificCharacterSet"):
+        dataset.pop(keyword, None)
+    for keyword in IDENTITY:
+        if keyword in identity:
+            dataset.add(identity[keyword])
+    kinds = ("Content", "Acquisition", "Series", "Study")
+    kind = next((kind for kind in kinds if identity.get(f"{kind}Date")), None)
+    dataset.ContentDate = identity[f"{kind}Date"].value if kind else NO_DATE
+    dataset.ContentTime = (identity.get(f"{kind}Time") if kind else None) or NO_TIME
     if path.exists():
         raise ProdmError(f"{path} exists already; choose another place")
     try:

@@ -288,6 +288,8 @@ def _stored_values(source: Dataset, index: int, scan: Scan, corrected: Volume) -
     stored = np.stack(list(images)).astype(np.int64)
     padding = _padding_range(source)
     for frame, number in _slices_of(scan, index):
+        if np.array_equal(corrected.hu[number], scan.volume.hu[number]):
+            continue
         slope, intercept = _rescale(source, frame)
         hu = scan.stored.to_stored(corrected.hu[number]).astype(np.float64)
         moved_hu = np.abs(hu - scan.stored.to_stored(scan.volume.hu[number]))
