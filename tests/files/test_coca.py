@@ -321,6 +321,28 @@ def test_a_mask_of_another_series_is_named_by_its_values(tree: Path) -> None:
     assert problem.startswith("bad mask: under 1 of 2 ROIs")
 
 
+def test_a_mask_on_tissue_is_bad_even_where_its_fields_agree(tmp_path: Path) -> None:
+    volume = still()
+    labels = np.zeros(volume.shape, dtype=np.uint8)
+    labels[4, 4:6, 4:9] = Vessel.LAD
+    write_gated(tmp_path, "1", volume, labels)
+    assert (row(tmp_path, "1", count_calcium).problem or "").startswith("bad mask: under 1 of 1")
+
+
+def test_a_mask_far_larger_than_its_stated_area_is_named(tree: Path) -> None:
+    edit_xml(tree, "7", lambda images: images[0]["ROIs"][0].update(Area=0.0025))  # one pixel
+    assert (row(tree, "7", count_calcium).problem or "").startswith("bad mask: under 1 of 2")
+
+
+def test_an_outline_around_no_pixel_is_no_calcium(tree: Path) -> None:
+    def flatten(images: list[dict[str, Any]]) -> None:
+        roi = images[0]["ROIs"][0]
+        roi["Point_px"] = ["(7.5, 4.5)"] * roi["NumberOfPoints"]
+
+    edit_xml(tree, "7", flatten)
+    assert (row(tree, "7", count_calcium).problem or "").startswith("bad mask: under 1 of 2")
+
+
 def test_a_speck_that_differs_is_only_a_note(tmp_path: Path) -> None:
     volume = still()
     hu = volume.hu.copy()

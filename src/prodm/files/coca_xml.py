@@ -183,17 +183,16 @@ def pixels_inside(points_px: NDArray[np.float64], shape: tuple[int, int]) -> NDA
            [0, 1, 1, 0],
            [0, 0, 0, 0]])
     """
-    # A crossing at x toggles every pixel left of it: count them, then sum from the right.
-    toggles = np.zeros((shape[0], shape[1] + 1), dtype=np.int64)
-    ends = np.roll(points_px, 1, axis=0)
-    for (x1, y1), (x2, y2) in zip(points_px, ends, strict=True):
-        first, stop = (max(0, int(np.ceil(min(max(y, -1), shape[0])))) for y in sorted((y1, y2)))
-        rows = np.arange(first, stop)
-        if rows.size == 0:
-            continue
-        crossings = (x2 - x1) * (rows - y1) / (y2 - y1) + x1
-        pixels_left = np.clip(np.ceil(crossings), 0, shape[1]).astype(np.intp)
-        np.add.at(toggles, (rows, pixels_left), 1)
-    crossed = toggles[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-    inside: NDArray[np.bool_] = crossed % 2 == 1
+    inside = np.zeros(shape, dtype=bool)
+    if points_px.size == 0:
+        return inside
+    starts, ends = points_px, np.roll(points_px, 1, axis=0)
+    first = max(0, int(np.ceil(points_px[:, 1].min())))
+    last = min(shape[0] - 1, int(np.floor(points_px[:, 1].max())))
+    for y in range(first, last + 1):
+        crossed = (starts[:, 1] <= y) != (ends[:, 1] <= y)
+        (x1, y1), (x2, y2) = starts[crossed].T, ends[crossed].T
+        crossings = (x2 - x1) * (y - y1) / (y2 - y1) + x1
+        for count in np.clip(np.ceil(crossings), 0, shape[1]).astype(int):
+            inside[y, :count] ^= True  # a crossing toggles every pixel to its left
     return inside
