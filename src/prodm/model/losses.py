@@ -185,9 +185,9 @@ def lesion_neighbourhoods(calcium: NDArray[np.bool_], radius_pixels: int) -> NDA
     nearest lesion, if that is at most ``radius_pixels`` away.
 
     >>> row = np.zeros((1, 9), dtype=bool)
-    >>> row[0, [1, 2, 6]] = True
+    >>> row[0, [1, 2, 7]] = True
     >>> lesion_neighbourhoods(row, radius_pixels=2).tolist()
-    [[1, 1, 1, 1, 2, 2, 2, 2, 2]]
+    [[1, 1, 1, 1, 1, 2, 2, 2, 2]]
     """
     labels = np.zeros(calcium.shape, dtype=np.int32)
     for index in np.ndindex(calcium.shape[:-2]):

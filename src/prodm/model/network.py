@@ -78,11 +78,13 @@ class NetworkSettings:
                 f"num_head_channels = {self.num_head_channels} must divide the channels of the "
                 f"last level and of every level with attention, got {list(self.channels)}"
             )
-        if self.num_res_blocks < 1 or self.fold < 1 or self.num_wedges < 0:
+        if self.num_res_blocks < 1 or self.fold < 1:
             raise ProdmError(
-                "num_res_blocks and fold must be at least 1 and num_wedges at least 0, "
-                f"got {self.num_res_blocks}, {self.fold} and {self.num_wedges}"
+                "num_res_blocks and fold must be at least 1, "
+                f"got {self.num_res_blocks} and {self.fold}"
             )
+        if self.num_wedges < 0 or self.num_wedges == 1:
+            raise ProdmError(f"num_wedges must be 0 (none) or at least 2, got {self.num_wedges}")
 
     @property
     def num_condition_channels(self) -> int:
@@ -138,11 +140,17 @@ class CorrectionNetwork(nn.Module):
 
 
 def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
-    """Return the partial-angle images of each slice of y as channels [B, k * K, Y, X]."""
+    """Return the partial-angle images of each slice of y as channels [B, k * K, Y, X].
+
+    Each slice is mirrored by half its size on every side first. That makes it periodic, so
+    that the border of the window, an edge in four directions, does not drown the lesions.
+    """
     from prodm.physics.phase import partial_angle_images
 
-    wedges: Tensor = partial_angle_images(y, num_wedges)
-    return wedges.flatten(1, 2)
+    top, left = y.shape[-2] // 2, y.shape[-1] // 2
+    mirrored = functional.pad(y, (left, left, top, top), mode="reflect")
+    wedges: Tensor = partial_angle_images(mirrored, num_wedges, padding=0)
+    return wedges[..., top : top + y.shape[-2], left : left + y.shape[-1]].flatten(1, 2)
 
 
 def denoiser(network: Network, predicts: Predicts) -> Denoise:
