@@ -11,7 +11,13 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from pydicom import config
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, UID, CTImageStorage, ExplicitVRLittleEndian
+from pydicom.uid import (
+    PYDICOM_IMPLEMENTATION_UID,
+    UID,
+    CTImageStorage,
+    EnhancedCTImageStorage,
+    ExplicitVRLittleEndian,
+)
 
 UID_ROOT = "1.2.826.0.1.3680043.8.498.77"
 
@@ -20,6 +26,12 @@ UID_ROOT = "1.2.826.0.1.3680043.8.498.77"
 def write_ct_series() -> Callable[..., list[Path]]:
     """Return a function that writes a CT series to a folder: see ``_write_ct_series``."""
     return _write_ct_series
+
+
+@pytest.fixture
+def write_enhanced_ct() -> Callable[..., Path]:
+    """Return a function that writes an enhanced CT image: see ``_write_enhanced_ct``."""
+    return _write_enhanced_ct
 
 
 @pytest.fixture
@@ -94,6 +106,50 @@ def _write_ct_series(
         dataset.save_as(path, enforce_file_format=True)
         files.append(path)
     return files
+
+
+def _write_enhanced_ct(path: Path, num_frames: int = 5) -> Path:
+    """Write an enhanced multi-frame CT image whose frames run from head to foot."""
+    hu = _made_up_hu(num_frames)[::-1]
+    dataset = _ct_dataset(1, 0)
+    for keyword in ("RescaleType", "WindowCenter", "WindowWidth", "ConvolutionKernel", "KVP"):
+        del dataset[keyword]
+    dataset.SOPClassUID = EnhancedCTImageStorage
+    dataset.file_meta.MediaStorageSOPClassUID = EnhancedCTImageStorage
+    dataset.ImageType = ["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]
+    dataset.NumberOfFrames = num_frames
+    dataset.Rows, dataset.Columns = hu.shape[1:]
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 16, 15
+    dataset.PixelRepresentation = 1
+    dataset.PixelData = hu.astype(np.int16).tobytes()
+    measures = _item(PixelSpacing=[0.5, 0.5], SliceThickness=3)
+    frame_type = _item(FrameType=["ORIGINAL", "PRIMARY", "VOLUME", "NONE"])
+    shared = _item(
+        PixelMeasuresSequence=[measures],
+        PlaneOrientationSequence=[_item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])],
+        CTImageFrameTypeSequence=[frame_type],
+    )
+    dataset.SharedFunctionalGroupsSequence = [shared]
+    dataset.PerFrameFunctionalGroupsSequence = [
+        _item(
+            PlanePositionSequence=[
+                _item(ImagePositionPatient=[-10, -20, 100 + 3 * (num_frames - 1 - number)])
+            ],
+            PixelValueTransformationSequence=[
+                _item(RescaleSlope=1, RescaleIntercept=0, RescaleType="HU")
+            ],
+        )
+        for number in range(num_frames)
+    ]
+    dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+def _item(**values: object) -> Dataset:
+    item = Dataset()
+    for keyword, value in values.items():
+        setattr(item, keyword, value)
+    return item
 
 
 def _made_up_hu(num_slices: int) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """The derived series: exact pixels, true origin, new and stable identity, valid DICOM."""
 
 import errno
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 import SimpleITK
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
-from pydicom.uid import UID, JPEGLSLossless, JPEGLSNearLossless, RLELossless
+from pydicom.uid import UID, ExplicitVRBigEndian, JPEGLSLossless, JPEGLSNearLossless, RLELossless
 
 import prodm
 from prodm.calcium import AIR_HU
 from prodm.errors import ProdmError
 from prodm.files.derived import write_derived_series
+from prodm.files.provenance import save
 from prodm.files.scans import Scan, read_scan
 from prodm.runs import new_folder
 from prodm.volume import Grid, Volume
@@ -388,14 +390,13 @@ def test_a_full_disk_leaves_no_partial_series(
 ) -> None:
     write_ct_series(tmp_path / "ct")
     scan = read_scan(tmp_path / "ct")
-    save_as = Dataset.save_as
 
-    def full(self: Dataset, path: Path, **options: bool) -> None:
-        save_as(self, path, **options)
+    def full(dataset: Dataset, path: Path) -> None:
+        save(dataset, path)
         if path.name == "image-0003.dcm":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Dataset, "save_as", full)
+    monkeypatch.setattr("prodm.files.derived.save", full)
     with pytest.raises(ProdmError, match="No space left"), new_folder(tmp_path / "out") as folder:
         write(scan, scan.volume, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["ct"]
@@ -412,3 +413,61 @@ def test_existing_files_are_never_replaced(tmp_path: Path, write_ct_series: Writ
     with pytest.raises(ProdmError, match="exists already"):
         write(scan, scan.volume, tmp_path / "out")
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_an_enhanced_image_stays_one_and_names_the_source_of_each_frame(
+    tmp_path: Path,
+    write_enhanced_ct: Callable[..., Path],
+    dciodvfy_errors: Callable[[Path], set[str]],
+) -> None:
+    source = write_enhanced_ct(tmp_path / "enhanced.dcm")
+    scan = read_scan(source)
+    assert scan.frame_indices == (4, 3, 2, 1, 0)
+    hu = scan.volume.hu.copy()
+    hu[3, 5:9, 12:18] += 111
+    corrected = scan.volume.with_hu(hu)
+    (path,) = write(scan, corrected, tmp_path / "out")
+    back = read_scan(path)
+    np.testing.assert_array_equal(back.volume.hu, corrected.hu)
+    assert same_place(scan.volume.grid, back.volume.grid)
+    new, old = pydicom.dcmread(path), pydicom.dcmread(source)
+    differs = [
+        int(np.count_nonzero(a != b)) for a, b in zip(new.pixel_array, old.pixel_array, strict=True)
+    ]
+    assert differs == [0, 24, 0, 0, 0]
+    assert list(new.ImageType) == ["DERIVED", "PRIMARY", "VOLUME", "NONE"]
+    for number, group in enumerate(new.PerFrameFunctionalGroupsSequence, start=1):
+        derivation = group.DerivationImageSequence[0]
+        reference = derivation.SourceImageSequence[0]
+        assert reference.ReferencedSOPInstanceUID == old.SOPInstanceUID
+        assert reference.ReferencedFrameNumber == number
+        assert "research use only" in derivation.DerivationDescription
+    assert dciodvfy_errors(path) <= dciodvfy_errors(source)
+
+
+def test_a_zip_of_a_series_gives_the_same_files_as_its_folder(
+    tmp_path: Path, write_ct_series: WriteSeries
+) -> None:
+    write_ct_series(tmp_path / "ct")
+    archive = Path(shutil.make_archive(str(tmp_path / "ct"), "zip", tmp_path / "ct"))
+    bytes_of: list[list[bytes]] = []
+    for source in (tmp_path / "ct", archive):
+        scan = read_scan(source)
+        paths = write(scan, with_changes(scan), tmp_path / f"out{len(bytes_of)}")
+        bytes_of.append([path.read_bytes() for path in paths])
+    assert bytes_of[0] == bytes_of[1]
+
+
+def test_a_big_endian_source_comes_back_exactly(
+    tmp_path: Path, write_ct_series: WriteSeries
+) -> None:
+    def swap(dataset: Dataset, index: int) -> None:
+        dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
+        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
+
+    write_ct_series(tmp_path / "ct", change=swap)
+    scan = read_scan(tmp_path / "ct")
+    corrected = with_changes(scan)
+    path = write(scan, corrected, tmp_path / "out")[0]
+    np.testing.assert_array_equal(read_scan(tmp_path / "out").volume.hu, corrected.hu)
+    assert pydicom.dcmread(path).Rows == 24

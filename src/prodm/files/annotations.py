@@ -332,6 +332,8 @@ def _finish(dataset: Dataset, identity: Dataset, description: str, path: Path) -
     dataset.SeriesDescription = series_description(description)
     for keyword in ("InstanceCreationDate", "InstanceCreationTime", "SpecificCharacterSet"):
         dataset.pop(keyword, None)
+    for item in dataset.get("ContributingEquipmentSequence") or []:
+        item.pop("ContributionDateTime", None)  # highdicom's clock
     for keyword in IDENTITY:
         if keyword in identity:
             dataset.add(identity[keyword])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sr.coding import Code
 from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, UID, ExplicitVRLittleEndian
@@ -119,4 +120,4 @@ def save(dataset: Dataset, path: Path) -> None:
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     dataset.file_meta.ImplementationClassUID = PYDICOM_IMPLEMENTATION_UID
-    dataset.save_as(path, enforce_file_format=True, overwrite=False)
+    dcmwrite(path, dataset, enforce_file_format=True, overwrite=False)
