@@ -1,0 +1,128 @@
+"""Coronary plaques: calcium along the arteries, as many and as large as in real patients.
+
+One number per patient, the burden, moves everything together: patients with more plaques
+also have longer, wider and denser ones. Within a patient one number per plaque, its size,
+does the same. The constants were fitted so that the lesions found in the finished scans
+follow the percentiles of 450 annotated scans; ``benchmarks/phantom_statistics.py`` prints
+both side by side.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prodm.anatomy.chambers import STEP_MM
+from prodm.anatomy.painting import Tubes
+from prodm.calcium import Vessel
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PlaqueSettings:
+    """How plaques are drawn. Spreads are those of the logarithm."""
+
+    zero_calcium_fraction: float = 0.2  # of patients
+    count: float = 3.2  # plaques of a patient with the median burden
+    count_spread: float = 1.15
+    count_most: float = 32.0  # the count levels off towards it
+    length_mm: float = 3.2
+    length_spread: float = 0.55
+    width_mm: float = 1.35
+    width_spread: float = 0.25
+    density_hu: float = 620.0  # of the calcium itself, before the scanner blurs it
+    density_spread: float = 0.35
+    density_own_spread: float = 0.25  # the part that does not follow the size
+    burden_to_size: float = 0.35  # how far the patient's burden moves the size of plaques
+    vessel_shares: tuple[float, float, float, float] = (0.36, 0.24, 0.34, 0.06)  # LAD LCX RCA LM
+
+
+@dataclass(frozen=True, eq=False)
+class Plaque:
+    """One plaque: a curved rod of calcium in the wall of an artery."""
+
+    vessel: Vessel
+    position_xyz_mm: tuple[float, float, float]  # of its middle
+    length_mm: float
+    width_mm: float
+    density_hu: float
+    line_xyz_mm: Array  # [N, 3]
+    radii_mm: Array  # [N]
+    densities_hu: Array  # [N - 1]
+
+    @property
+    def tubes(self) -> Tubes:
+        """The plaque as segments to paint."""
+        columns = [
+            self.line_xyz_mm[:-1], self.line_xyz_mm[1:], self.radii_mm[:-1, None],
+            self.radii_mm[1:, None], np.ones((len(self.line_xyz_mm) - 1, 1)),
+            self.densities_hu[:, None],
+        ]  # fmt: skip
+        return Tubes(np.hstack(columns))
+
+
+def draw_plaques(
+    rng: np.random.Generator,
+    arteries: dict[Vessel, Array],
+    artery_radius_mm: dict[Vessel, Array],
+    settings: PlaqueSettings,
+) -> tuple[Plaque, ...]:
+    """Draw the plaques of one patient; none for a share of patients."""
+    if rng.random() < settings.zero_calcium_fraction:
+        return ()
+    burden = rng.standard_normal()
+    wanted = settings.count * np.exp(settings.count_spread * burden)
+    mean = wanted / (1 + wanted / settings.count_most)
+    count = max(1, rng.poisson(mean))
+    vessels = (Vessel.LAD, Vessel.LCX, Vessel.RCA, Vessel.LM)
+    shares = np.asarray(settings.vessel_shares) / sum(settings.vessel_shares)
+    plaques = []
+    for _ in range(count):
+        vessel = vessels[rng.choice(4, p=shares)]
+        size = rng.standard_normal() + settings.burden_to_size * burden
+        plaques.append(
+            _draw_plaque(rng, vessel, arteries[vessel], artery_radius_mm[vessel], size, settings)
+        )
+    return tuple(plaques)
+
+
+def _draw_plaque(
+    rng: np.random.Generator,
+    vessel: Vessel,
+    artery: Array,
+    artery_radius_mm: Array,
+    size: float,
+    settings: PlaqueSettings,
+) -> Plaque:
+    length = settings.length_mm * np.exp(settings.length_spread * size)
+    width = settings.width_mm * np.exp(settings.width_spread * size)
+    density = settings.density_hu * np.exp(
+        settings.density_spread * size + settings.density_own_spread * rng.standard_normal()
+    )
+    length = float(np.clip(length, 1.0, 0.5 * STEP_MM * len(artery)))
+    width = float(np.clip(width, 0.6, 4.0))
+    density = float(np.clip(density, 250.0, 2200.0))
+    # Plaques crowd near the origin of the artery; in the right one they lie all along.
+    place = rng.beta(1.0, 1.3) if vessel is Vessel.RCA else rng.beta(1.1, 2.4)
+    steps = max(2, round(length / STEP_MM))
+    start = round(place * (len(artery) - 1 - steps))
+    line = artery[start : start + steps + 1]
+    tangent = line[-1] - line[0]
+    tangent = tangent / np.linalg.norm(tangent)
+    side = np.cross(tangent, rng.standard_normal(3))
+    side = side / np.linalg.norm(side)
+    turn = np.cross(tangent, side)
+    along = np.linspace(-1, 1, len(line))
+    # The plaque winds around the lumen a little and swells and thins on its way.
+    winding = rng.normal(0, 0.5) * along
+    out = np.maximum(artery_radius_mm[start : start + steps + 1] - 0.2 * width, 0.0)
+    line = line + out[:, None] * (np.cos(winding)[:, None] * side + np.sin(winding)[:, None] * turn)
+    swell = 1 + 0.25 * np.sin(rng.uniform(2, 5) * along + rng.uniform(0, 6.3))
+    radii = 0.5 * width * swell * np.sqrt(np.clip(1.15 - along**2, 0.1, 1))
+    grain = 1 + 0.25 * np.sin(rng.uniform(2, 6) * along[:-1] + rng.uniform(0, 6.3))
+    middle = line[len(line) // 2]
+    return Plaque(
+        vessel, (float(middle[0]), float(middle[1]), float(middle[2])), length, width, density,
+        line, radii, density * grain,
+    )  # fmt: skip
