@@ -151,6 +151,13 @@ def test_any_folder_of_the_other_half_will_do(tree: Path, part: str) -> None:
     assert patient(tree / part, "7", gated=False).sheet is not None
 
 
+def test_a_sheet_beside_the_two_halves_is_found(tree: Path) -> None:
+    sheet = tree / "deidentified_nongated" / "scores.xlsx"
+    sheet.rename(tree / "scores.xlsx")
+    assert [(p.id, p.gated) for p in list_patients(tree)] == [("7", True), ("7", False)]
+    assert patient(tree, "7", gated=False).sheet is not None
+
+
 def test_other_folders_are_refused(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ProdmError, match="is no COCA folder: it needs Gated_release_final"):

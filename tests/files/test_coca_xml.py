@@ -120,6 +120,11 @@ def test_points_are_column_and_row_and_z_is_read_in_mm(tmp_path: Path) -> None:
     assert found.image_index == 4
 
 
+def test_a_name_that_is_no_text_means_no_vessel(tmp_path: Path) -> None:
+    found = read_rois(write(tmp_path / "1.xml", roi(Name=1), roi(Name=[["x"]])))
+    assert [r.vessel for r in found] == [Vessel.UNSPECIFIED] * 2
+
+
 def test_empty_entries_are_left_out(tmp_path: Path) -> None:
     empty = {"NumberOfPoints": 0, "Point_px": [], "Point_mm": [], "Name": "Unnamed", "Max": 0}
     assert len(read_rois(write(tmp_path / "1.xml", empty, roi()))) == 1
@@ -139,6 +144,7 @@ def test_empty_entries_are_left_out(tmp_path: Path) -> None:
         ({"Point_mm": []}, "no list Point_mm"),
         ({"Point_mm": ["(1, 2, 3)", "(1, 2, 3)", "(1, 2, 9)"]}, "not lie in one slice"),
         ({"Area": "large"}, "Area of an ROI must be a number"),
+        ({"Area": 2**60}, "Area of an ROI must be a number"),
         ({"Max": True}, "Max of an ROI must be a number"),
         ({"Max": float("inf")}, "Max of an ROI must be a number"),
     ],
@@ -148,7 +154,7 @@ def test_a_malformed_roi_is_refused(tmp_path: Path, changes: dict[str, Any], sen
         read_rois(write(tmp_path / "1.xml", roi(**changes)))
 
 
-@pytest.mark.parametrize("index", [-1, "3", 2.5, True])
+@pytest.mark.parametrize("index", [-1, "3", 2.5, True, 2**63])
 def test_an_image_index_must_be_a_count(tmp_path: Path, index: object) -> None:
     with pytest.raises(ProdmError, match="ImageIndex must be 0 or more"):
         read_rois(write(tmp_path / "1.xml", roi(), index=index))
@@ -177,6 +183,17 @@ OUTSIDE = b"""<?xml version="1.0"?><!DOCTYPE plist [<!ENTITY a SYSTEM "file:///e
         b"<plist><dict><key>Images</key><string>x</string></dict></plist>",
         b"<plist><dict><key>Images</key><array><string>x</string></array></dict></plist>",
         b"<plist></plist>",
+        b"<plist><dict><key>Images</key>"
+        + b"<array>" * 5000
+        + b"</array>" * 5000
+        + b"</dict></plist>",
+        b"<plist><dict><key>Images</key><array><dict><key>ROIs</key><array>"
+        + b"<array>" * 5000
+        + b"</array>" * 5000
+        + b"</array></dict></array></dict></plist>",
+        b"<plist><dict><key>Images</key><array><dict><key>ROIs</key><array><integer>0x"
+        + b"f" * 20_000
+        + b"</integer></array></dict></array></dict></plist>",
         plistlib.dumps({"Images": []}, fmt=plistlib.FMT_BINARY),
         plistlib.dumps({"Images": [{"ImageIndex": 1, "ROIs": "x"}]}),
         plistlib.dumps({"Images": [{"ImageIndex": 1, "ROIs": ["x"]}]}),

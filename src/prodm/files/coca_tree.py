@@ -63,7 +63,8 @@ def find_halves(root: Path) -> tuple[Path | None, Path | None]:
         return resolved.parent, None
     if _is_gated(root):
         return root, None
-    if resolved.name == NONGATED_FOLDER or (root / SHEET_NAME).is_file():
+    has_sheet = (root / SHEET_NAME).is_file() and not any(_halves_in(root))
+    if resolved.name == NONGATED_FOLDER or has_sheet:
         return None, root
     places = [place for place in (root, *_folders(root)) if any(_halves_in(place))]
     if len(places) > 1:

@@ -11,6 +11,7 @@ lower one, so that two polygons with a common side never share a pixel.
 
 import plistlib
 import re
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def read_rois(path: Path) -> list[Roi]:
         if not entries:
             continue
         index = image.get("ImageIndex")
-        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        if type(index) is not int or not 0 <= index < MAX_COORDINATE:
             raise ProdmError(f"{path.name}: ImageIndex must be 0 or more, got {_short(index)}")
         rois += [_roi(entry, index, path) for entry in entries]
     return rois
@@ -133,7 +134,7 @@ def _roi(entry: dict[str, Any], image_index: int, path: Path) -> Roi:
         raise ProdmError(f"{path.name}: an ROI of image {image_index} does not lie in one slice")
     return Roi(
         image_index,
-        str(entry.get("Name", "")).strip(),
+        _name(entry),
         points_px,
         float(z_mm[0]),
         _number(entry, "Area", path) * MM2_PER_CM2,
@@ -160,15 +161,22 @@ def _points(
 
 
 def _number(entry: dict[str, Any], key: str, path: Path) -> float:
-    value = entry.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+    value: Any = entry.get(key)
+    if type(value) not in (int, float) or not abs(value) < MAX_COORDINATE:
         raise ProdmError(f"{path.name}: {key} of an ROI must be a number, got {_short(value)}")
     return float(value)
 
 
+def _name(entry: dict[str, Any]) -> str:
+    name = entry.get("Name")
+    return name.strip() if isinstance(name, str) else _short(name)
+
+
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a number beyond reason"
 
 
 def pixels_inside(points_px: NDArray[np.float64], shape: tuple[int, int]) -> NDArray[np.bool_]:
