@@ -130,7 +130,7 @@ def _check_kind(series: Series, where: str) -> None:
     """Refuse what is not a CT in Hounsfield units."""
     if series.modality not in ("CT", ""):
         name = MODALITY_NAMES.get(series.modality, series.modality)
-        raise ProdmError(f"{where} is a {name} series, not CT; calcium is scored on CT")
+        raise ProdmError(f"{where} is not CT but {name}; calcium is scored on CT")
     if series.is_localizer:
         raise ProdmError(f"{where} is a localizer, not a stack of slices")
     if series.is_capture:
@@ -261,8 +261,11 @@ def _read_file_pixels(
 
 
 def _check_size(dataset: Dataset, plane: Plane, label: str) -> None:
-    """Refuse a file that changed since its header was read."""
-    with damage_as(f"{label} is damaged: its image size cannot be read"):
+    """Refuse a file that changed since its header was read, or whose pixels never end.
+
+    Of a file that ends inside compressed pixels, pydicom returns nothing at all.
+    """
+    with damage_as(f"{label} has damaged pixel data; the file is cut short"):
         same = (int(dataset.Rows), int(dataset.Columns)) == (plane.rows, plane.columns)
     if not same:
         raise ProdmError(f"{label} changed while it was read")

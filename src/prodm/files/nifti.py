@@ -140,9 +140,9 @@ def read_nrrd_array(path: Path) -> tuple[NDArray[Any], Grid]:
 
 
 def _nrrd_dtype(header: Mapping[str, Any]) -> np.dtype[Any]:
-    dtype = np.dtype(nrrd.reader._TYPEMAP_NRRD2NUMPY[header["type"]])
-    order = ">" if header.get("endian", "little") == "big" else "<"
-    return np.dtype(dtype.newbyteorder(order))
+    order: Literal[">", "<"] = ">" if header.get("endian", "little") == "big" else "<"
+    dtype: np.dtype[Any] = np.dtype(nrrd.reader._TYPEMAP_NRRD2NUMPY[header["type"]])
+    return dtype.newbyteorder(order)
 
 
 def _nrrd_bytes(

@@ -30,6 +30,11 @@ def damage_as(sentence: str) -> Iterator[None]:
             yield
     except ProdmError:
         raise
+    except OSError as error:
+        if error.errno is None:  # a codec's own, such as a bad checksum
+            raise ProdmError(sentence) from error
+        what = f"{error.filename}: " if error.filename else ""
+        raise ProdmError(f"{sentence} ({what}{error.strerror})") from error
     except Exception as error:
         raise ProdmError(sentence) from error
 
