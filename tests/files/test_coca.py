@@ -19,7 +19,15 @@ from pydicom import config
 from prodm.calcium import Vessel
 from prodm.errors import ProdmError
 from prodm.files import coca
-from prodm.files.coca import CocaPatient, CocaRow, list_patients, read_gated, read_nongated, survey
+from prodm.files.coca import (
+    CocaRow,
+    find_patient,
+    is_coca,
+    list_patients,
+    read_gated,
+    read_nongated,
+    survey,
+)
 from prodm.files.coca_sheet import read_sheet
 from prodm.files.coca_slices import read_slices
 from prodm.files.coca_writer import (
@@ -54,12 +62,8 @@ def drawn(volume: Volume) -> NDArray[np.uint8]:
     return labels
 
 
-def patient(root: Path, identifier: str, *, gated: bool = True) -> CocaPatient:
-    return next(p for p in list_patients(root) if p.id == identifier and p.gated is gated)
-
-
 def row(root: Path, identifier: str, scorer: coca.Scorer | None = None) -> CocaRow:
-    return survey([patient(root, identifier)], scorer)[0]
+    return survey([find_patient(root, identifier)], scorer)[0]
 
 
 def edit(path: Path, change: Callable[[pydicom.Dataset], None]) -> None:
@@ -92,7 +96,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_gated_patient_comes_back_exactly(tree: Path) -> None:
-    scan, labels = read_gated(patient(tree, "7"))
+    scan, labels = read_gated(find_patient(tree, "7"))
     volume = still()
     np.testing.assert_array_equal(scan.volume.hu, volume.hu)
     np.testing.assert_array_equal(labels, drawn(volume))
@@ -121,10 +125,10 @@ def test_any_label_volume_survives_the_round_trip(
     hu = np.where(labels > 0, 200 + 10 * labels.astype(np.int16), 40).astype(np.int16)
     volume = Volume(hu, Grid(hu.shape, (3.0, 0.390625, 0.390625), (0.0, 0.0, -801.3)))
     write_gated(root, "1", volume, labels)
-    np.testing.assert_array_equal(read_gated(patient(root, "1"))[1], labels)
+    np.testing.assert_array_equal(read_gated(find_patient(root, "1"))[1], labels)
 
 
-def test_the_fields_of_the_rois_alone_score_the_patient(tree: Path) -> None:
+def test_the_fields_of_the_rois_alone_score_the_find_patient(tree: Path) -> None:
     """LAD: 6 pixels of 0.25 mm2, peak 290, weight 2. RCA: 4 pixels, peak 450, weight 4."""
     found = row(tree, "7", count_calcium)
     assert found.usable
@@ -143,19 +147,19 @@ def test_thin_slices_count_for_less(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["..", ".", "Gated_release_final", "Gated_release_final/patient"])
 def test_any_folder_of_the_gated_half_will_do(tree: Path, part: str) -> None:
-    assert patient(tree / part, "7").xml is not None
+    assert find_patient(tree / part, "7").xml is not None
 
 
 @pytest.mark.parametrize("part", ["..", ".", "deidentified_nongated"])
 def test_any_folder_of_the_other_half_will_do(tree: Path, part: str) -> None:
-    assert patient(tree / part, "7", gated=False).sheet is not None
+    assert find_patient(tree / part, "7", gated=False).sheet is not None
 
 
 def test_a_sheet_beside_the_two_halves_is_found(tree: Path) -> None:
     sheet = tree / "deidentified_nongated" / "scores.xlsx"
     sheet.rename(tree / "scores.xlsx")
     assert [(p.id, p.gated) for p in list_patients(tree)] == [("7", True), ("7", False)]
-    assert patient(tree, "7", gated=False).sheet is not None
+    assert find_patient(tree, "7", gated=False).sheet is not None
 
 
 def test_other_folders_are_refused(tree: Path, tmp_path: Path) -> None:
@@ -170,6 +174,10 @@ def test_other_folders_are_refused(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "bare" / "Gated_release_final" / "patient").mkdir(parents=True)
     with pytest.raises(ProdmError, match="there is no patient"):
         list_patients(tmp_path / "bare")
+    assert is_coca(tree)
+    assert not is_coca(tmp_path / "empty")
+    with pytest.raises(ProdmError, match="there is no non-gated patient 8"):
+        find_patient(tree, "8", gated=False)
 
 
 def test_patients_are_listed_in_the_order_of_their_numbers(tree: Path) -> None:
@@ -187,8 +195,8 @@ def test_without_xml_there_is_no_annotation_unless_the_user_decides(tree: Path) 
     assert found.agatston is None
     assert found.problem == "no annotation: there is no calcium_xml/7.xml"
     with pytest.raises(ProdmError, match="no annotation"):
-        read_gated(patient(tree, "7"))
-    decided = survey([patient(tree, "7")], count_calcium, missing_xml_is_zero=True)[0]
+        read_gated(find_patient(tree, "7"))
+    decided = survey([find_patient(tree, "7")], count_calcium, missing_xml_is_zero=True)[0]
     assert decided.usable
     assert decided.agatston_rois == 0
     assert decided.agatston == 0
@@ -200,7 +208,7 @@ def test_an_xml_without_dicom_is_named(tree: Path) -> None:
     assert found.problem == "no DICOM for this annotation"
     assert found.agatston_rois == pytest.approx(7)
     with pytest.raises(ProdmError, match="no DICOM"):
-        read_gated(patient(tree, "7"))
+        read_gated(find_patient(tree, "7"))
     (tree / "Gated_release_final" / "patient" / "7").mkdir()
     assert row(tree, "7").problem == "no DICOM image in its folder"
 
@@ -210,7 +218,7 @@ def test_two_series_at_the_same_z_are_named_and_not_chosen_from(tree: Path) -> N
     write_slices(second, "7", still(seed=1), invalid_uids=True)
     assert row(tree, "7").problem == "2 series at the same z (6 and 6 slices)"
     with pytest.raises(ProdmError, match="2 series at the same z"):
-        read_gated(patient(tree, "7"))
+        read_gated(find_patient(tree, "7"))
     for path in list(second.iterdir())[2:]:
         path.unlink()
     problem = row(tree, "7").problem
@@ -295,7 +303,7 @@ def test_empty_entries_and_an_empty_first_slice_do_not_matter(tree: Path) -> Non
 
 def test_dirty_names_become_unspecified_with_a_note(tree: Path) -> None:
     edit_xml(tree, "7", lambda images: images[0]["ROIs"][0].update(Name="555614876"))
-    scan, labels = read_gated(patient(tree, "7"))
+    scan, labels = read_gated(find_patient(tree, "7"))
     assert set(np.unique(labels[2])) == {0, Vessel.UNSPECIFIED}
     note = "ROIs named '555614876' mean no vessel and are unspecified"
     assert note in scan.warnings
@@ -369,7 +377,7 @@ def test_pixels_of_two_vessels_stay_with_the_first_and_are_counted(tree: Path) -
         images[0]["ROIs"].append(copy)
 
     edit_xml(tree, "7", draw_twice)
-    scan, labels = read_gated(patient(tree, "7"))
+    scan, labels = read_gated(find_patient(tree, "7"))
     np.testing.assert_array_equal(labels, drawn(still()))
     assert "6 pixels are drawn for two vessels; the first one counts" in scan.warnings
 
@@ -423,7 +431,7 @@ def test_slices_that_do_not_belong_together_are_named(
 
 
 def test_a_non_gated_scan_reads_without_uids_and_with_its_scores(tree: Path) -> None:
-    found = patient(tree, "7", gated=False)
+    found = find_patient(tree, "7", gated=False)
     scan = read_nongated(found)
     np.testing.assert_array_equal(scan.volume.hu, still().hu)
     line = survey([found])[0]
@@ -436,7 +444,7 @@ def test_a_non_gated_scan_reads_without_uids_and_with_its_scores(tree: Path) -> 
 def test_a_flattened_non_gated_scan_reads_too(tree: Path) -> None:
     write_nongated(tree, "8", still(), flat=True)
     np.testing.assert_array_equal(
-        read_nongated(patient(tree, "8", gated=False)).volume.hu, still().hu
+        read_nongated(find_patient(tree, "8", gated=False)).volume.hu, still().hu
     )
 
 
@@ -467,7 +475,7 @@ def test_faults_of_the_sheet_are_named(tree: Path) -> None:
     }
     assert rows["8"].sheet_total == 9
     with pytest.raises(ProdmError, match="no DICOM for this row"):
-        read_nongated(patient(tree, "99", gated=False))
+        read_nongated(find_patient(tree, "99", gated=False))
 
 
 def test_a_broken_sheet_does_not_stop_the_gated_half(tree: Path) -> None:
@@ -508,7 +516,7 @@ def test_inputs_are_never_changed(tree: Path) -> None:
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
 
 
-def test_progress_is_told_patient_by_patient(tree: Path) -> None:
+def test_progress_is_told_patient_by_find_patient(tree: Path) -> None:
     told: list[tuple[int, int]] = []
     survey(list_patients(tree), progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 2), (1, 2), (2, 2)]

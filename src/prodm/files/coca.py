@@ -18,13 +18,29 @@ from numpy.typing import NDArray
 from prodm.calcium import CALCIUM_THRESHOLD_HU, Vessel
 from prodm.errors import ProdmError
 from prodm.files.coca_slices import CocaSlices, read_slices
-from prodm.files.coca_tree import SHEET_NAME, XML_FOLDER, CocaPatient, list_patients
+from prodm.files.coca_tree import (
+    SHEET_NAME,
+    XML_FOLDER,
+    CocaPatient,
+    find_patient,
+    is_coca,
+    list_patients,
+)
 from prodm.files.coca_xml import SAME_Z_MM, Roi, agatston_of_fields, pixels_inside, read_rois
 from prodm.files.scans import Scan, read_scan
 from prodm.runs import Progress, no_progress
 from prodm.volume import Volume
 
-__all__ = ["CocaPatient", "CocaRow", "list_patients", "read_gated", "read_nongated", "survey"]
+__all__ = [
+    "CocaPatient",
+    "CocaRow",
+    "find_patient",
+    "is_coca",
+    "list_patients",
+    "read_gated",
+    "read_nongated",
+    "survey",
+]
 
 MAX_STRAY_FRACTION = 0.1  # of the area drawn: more that is not on calcium is a bad mask
 SAME_PEAK_HU = 2.0

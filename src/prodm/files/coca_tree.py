@@ -54,6 +54,23 @@ def list_patients(root: Path) -> list[CocaPatient]:
     return patients
 
 
+def find_patient(root: Path, identifier: str, *, gated: bool = True) -> CocaPatient:
+    """Return one patient by the name of its folder."""
+    for patient in list_patients(root):
+        if patient.id == identifier and patient.gated is gated:
+            return patient
+    kind = "gated" if gated else "non-gated"
+    raise ProdmError(f"there is no {kind} patient {identifier} in the COCA folder {root}")
+
+
+def is_coca(root: Path) -> bool:
+    """Whether a folder is the COCA data set, its parent, or one of its halves."""
+    try:
+        return any(find_halves(root))
+    except ProdmError:
+        return False
+
+
 def find_halves(root: Path) -> tuple[Path | None, Path | None]:
     """Return the gated and the non-gated half of the data set that ``root`` means."""
     if not root.is_dir():
