@@ -55,9 +55,15 @@ def list_patients(root: Path) -> list[CocaPatient]:
 
 
 def find_patient(root: Path, identifier: str, *, gated: bool = True) -> CocaPatient:
-    """Return one patient by the name of its folder."""
-    for patient in list_patients(root):
-        if patient.id == identifier and patient.gated is gated:
+    """Return one patient by the name of its folder; only its half is looked at."""
+    gated_half, nongated_half = find_halves(root)
+    patients: list[CocaPatient] = []
+    if gated and gated_half is not None:
+        patients = _list_gated(gated_half)
+    elif not gated and nongated_half is not None:
+        patients = _list_nongated(nongated_half)
+    for patient in patients:
+        if patient.id == identifier:
             return patient
     kind = "gated" if gated else "non-gated"
     raise ProdmError(f"there is no {kind} patient {identifier} in the COCA folder {root}")
