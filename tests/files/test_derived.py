@@ -105,6 +105,19 @@ def test_changed_voxels_are_exact_to_the_rescale_step_and_others_bit_identical(
     assert np.abs(back - scan.volume.hu)[changed].min() > 70
 
 
+def test_a_change_counts_from_half_a_rescale_step_on(
+    tmp_path: Path, write_ct_series: WriteSeries
+) -> None:
+    sources = write_ct_series(tmp_path / "ct", slope=2.0)
+    scan = read_scan(tmp_path / "ct")
+    hu = scan.volume.hu.astype(np.float32)
+    hu[2, 10, 10:14] += (0.8, 1.2, -0.8, -1.2)
+    paths = write(scan, scan.volume.with_hu(hu), tmp_path / "out")
+    moved = stored_pixels(paths) - stored_pixels(sources)
+    assert moved[2, 10, 10:14].tolist() == [0, 1, 0, -1]
+    assert np.count_nonzero(moved) == 2
+
+
 @pytest.mark.parametrize(
     "orientation",
     [(1, 0, 0, 0, 1, 0), (-1, 0, 0, 0, -1, 0), (1, 0, 0, 0, -1, 0), (0, 1, 0, 1, 0, 0)],
@@ -229,7 +242,7 @@ def test_values_beyond_the_stored_bits_widen_them_and_do_not_wrap(
     write_ct_series(tmp_path / "ct", bits_stored=12)
     scan = read_scan(tmp_path / "ct")
     hu = scan.volume.hu.copy()
-    hu[2, 10, 10] = 4000  # stored as 5024: 13 bits
+    hu[2, 10, 10:12] = 4000, 0  # 4000 is stored as 5024: 13 bits
     paths = write(scan, scan.volume.with_hu(hu), tmp_path / "out")
     datasets = [pydicom.dcmread(path) for path in paths]
     assert {(dataset.BitsStored, dataset.HighBit) for dataset in datasets} == {(13, 12)}
