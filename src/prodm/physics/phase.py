@@ -36,7 +36,7 @@ from prodm.errors import ProdmError
 Array = Any  # a numpy array or a torch tensor
 Floats = NDArray[np.float64]
 
-LARGEST_PADDING_PX = 128
+PADDING_PX = 96  # what leaves the block fades before it comes round; see docs/simulation.md
 
 
 def move(
@@ -77,7 +77,7 @@ def apply(
 ) -> Array:
     """Turn the phases of images [..., Z, Y, X] by s(theta), and blend slices for the z part.
 
-    ``padding`` is how many pixels are added at least; the default doubles small images.
+    ``padding`` is how many pixels are added at least.
     """
     xp = array_api_compat.array_namespace(image, shift)
     num_views = shift.shape[-1]
@@ -309,13 +309,13 @@ def _padded_length(length: int, padding: int | None) -> int:
     """Odd length without large prime factors, at least ``length + padding``.
 
     >>> [_padded_length(n, None) for n in (32, 64, 512)]
-    [75, 135, 675]
+    [135, 175, 625]
     >>> _padded_length(64, 0)
     64
     """
     if padding == 0:
         return length
-    candidate = length + (min(length, LARGEST_PADDING_PX) if padding is None else padding)
+    candidate = length + (PADDING_PX if padding is None else padding)
     candidate += 1 - candidate % 2
     while not _is_smooth(candidate):
         candidate += 2
@@ -323,7 +323,7 @@ def _padded_length(length: int, padding: int | None) -> int:
 
 
 def _is_smooth(number: int) -> bool:
-    for prime in (3, 5):
+    for prime in (3, 5, 7):
         while number % prime == 0:
             number //= prime
     return number == 1
