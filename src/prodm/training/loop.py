@@ -120,7 +120,7 @@ def train(
         blocks = load_blocks(pairs, "train")
         learner = _new_learner(settings, init, device, num_processes)
         log = Log(run / "log.csv", writes=rank == 0)
-        if resume:
+        if resume and (run / "last.safetensors").exists():
             _load_state(run / "last.safetensors", learner)
             log.keep_until(learner.step)
         started = time.monotonic() - learner.seconds
