@@ -1,0 +1,1 @@
+"""The blinded reader study: readers judge methods without knowing which is which."""
