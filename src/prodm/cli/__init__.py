@@ -10,6 +10,8 @@ import sys
 import click
 
 from prodm.cli.coca import coca
+from prodm.cli.phantom import phantom
+from prodm.cli.study import study
 from prodm.errors import ProdmError
 
 OS_ERROR_SENTENCES = {
@@ -27,6 +29,8 @@ def cli() -> None:
 
 
 cli.add_command(coca)
+cli.add_command(phantom)
+cli.add_command(study)
 
 
 def main() -> None:
