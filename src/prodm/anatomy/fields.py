@@ -89,15 +89,20 @@ class Bend:
 def _bilinear(layer: Floats, rows: Floats, columns: Floats) -> Floats:
     cells = layer.shape[0]
     out = np.empty((rows.size, columns.size), np.float32)
-    left = np.floor(columns).astype(np.int64)
+    left = np.empty(columns.size, np.int64)
+    right = np.empty(columns.size, np.int64)
+    part = np.empty(columns.size, np.float32)
+    for i in range(columns.size):
+        first = int(np.floor(columns[i]))
+        left[i], right[i], part[i] = first % cells, (first + 1) % cells, columns[i] - first
+    mixed = np.empty(cells, np.float32)
     for j in range(rows.size):
         top = int(np.floor(rows[j]))
-        v = rows[j] - top
-        upper, lower = layer[top % cells], layer[(top + 1) % cells]
+        v = np.float32(rows[j] - top)
+        upper, lower = top % cells, (top + 1) % cells
+        for n in range(cells):
+            mixed[n] = layer[upper, n] + v * (layer[lower, n] - layer[upper, n])
         for i in range(columns.size):
-            u = columns[i] - left[i]
-            a, b = left[i] % cells, (left[i] + 1) % cells
-            out[j, i] = (1 - v) * ((1 - u) * upper[a] + u * upper[b]) + v * (
-                (1 - u) * lower[a] + u * lower[b]
-            )
+            a = mixed[left[i]]
+            out[j, i] = a + part[i] * (mixed[right[i]] - a)
     return out

@@ -124,13 +124,15 @@ def make_phantom(seed: int, settings: PhantomSettings = PhantomSettings()) -> Ph
             thorax.paint(canvas)
             if n == num_planes // 2:
                 heart[index] = canvas.inside(thorax.heart.sac)
-            before = canvas.hu.copy() if plaques else canvas.hu
-            for plaque in plaques:
-                canvas.paint(plaque.tubes)
+            here = [plaque for plaque in plaques if plaque.reaches(z)]
+            if here:
+                extra -= canvas.hu
+                for plaque in here:
+                    canvas.paint(plaque.tubes)
+                extra += canvas.hu
             total += canvas.hu
-            extra += canvas.hu - before
         hu[index] = blur(total / num_planes, acquisition.psf_fwhm_mm, acquisition.pixel_mm)
-        if extra.any():
+        if np.abs(extra).max() > 1:
             excess[index] = blur(extra / num_planes, acquisition.psf_fwhm_mm, acquisition.pixel_mm)
     _add_noise(hu, rngs["noise"], acquisition, y_mm, x_mm)
     still = Volume(np.clip(np.rint(hu), AIR_HU, 3071).astype(np.int16), grid)

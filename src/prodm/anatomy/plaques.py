@@ -24,18 +24,18 @@ class PlaqueSettings:
     """How plaques are drawn. Spreads are those of the logarithm."""
 
     zero_calcium_fraction: float = 0.2  # of patients
-    count: float = 3.2  # plaques of a patient with the median burden
-    count_spread: float = 1.15
-    count_most: float = 32.0  # the count levels off towards it
-    length_mm: float = 3.2
-    length_spread: float = 0.55
-    width_mm: float = 1.35
-    width_spread: float = 0.25
-    density_hu: float = 620.0  # of the calcium itself, before the scanner blurs it
-    density_spread: float = 0.35
-    density_own_spread: float = 0.25  # the part that does not follow the size
-    burden_to_size: float = 0.35  # how far the patient's burden moves the size of plaques
-    vessel_shares: tuple[float, float, float, float] = (0.36, 0.24, 0.34, 0.06)  # LAD LCX RCA LM
+    count: float = 7.0  # plaques of a patient with the median burden
+    count_spread: float = 2.1
+    count_most: float = 40.0  # the count levels off towards it
+    length_mm: float = 4.5
+    length_spread: float = 0.68
+    width_mm: float = 1.6
+    width_spread: float = 0.3
+    density_hu: float = 370.0  # of the calcium itself, before the scanner blurs it
+    density_spread: float = 0.19
+    density_own_spread: float = 0.2  # the part that does not follow the size
+    burden_to_size: float = 0.3  # how far the patient's burden moves the size of plaques
+    vessel_shares: tuple[float, float, float, float] = (0.41, 0.19, 0.34, 0.06)  # LAD LCX RCA LM
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,21 @@ class Plaque:
             self.densities_hu[:, None],
         ]  # fmt: skip
         return Tubes(np.hstack(columns))
+
+    def reaches(self, z_mm: float) -> bool:
+        """Tell whether the plaque may show on the plane at this height."""
+        z, margin = self.line_xyz_mm[:, 2], self.radii_mm.max() + 1.0
+        return bool(z.min() - margin <= z_mm <= z.max() + margin)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what a person wants to know of the plaque."""
+        return {
+            "vessel": self.vessel.name,
+            "position_xyz_mm": [round(value, 2) for value in self.position_xyz_mm],
+            "length_mm": round(self.length_mm, 2),
+            "width_mm": round(self.width_mm, 2),
+            "density_hu": round(self.density_hu, 1),
+        }
 
 
 def draw_plaques(

@@ -133,17 +133,23 @@ def _paint_rings(
     angles = rings.shape[1]
     pixel = x_mm[1] - x_mm[0]
     per_radian = angles / (2 * np.pi)
+    innermost, outermost = rings[3].min() - pixel, rings[0].max() + pixel
     for j in range(y_mm.size):
         y = y_mm[j] - center_y
         for i in range(x_mm.size):
             x = x_mm[i] - center_x
+            radius = np.sqrt(x * x + y * y)
+            if radius < innermost:
+                continue
+            if radius > outermost:
+                hu[j, i] = -1000.0
+                continue
             place = np.arctan2(y, x) * per_radian
             if place < 0:
                 place += angles
             a = int(place) % angles
             b = (a + 1) % angles
             part = place - int(place)
-            radius = np.sqrt(x * x + y * y)
             f, c = fine[j, i], coarse[j, i]
             value = -1000.0
             ring = (1 - part) * rings[3, a] + part * rings[3, b]
