@@ -9,9 +9,11 @@ import sys
 
 import click
 
+from prodm.cli.build import build
 from prodm.cli.coca import coca
 from prodm.cli.phantom import phantom
 from prodm.cli.study import study
+from prodm.cli.train import train
 from prodm.errors import ProdmError
 
 OS_ERROR_SENTENCES = {
@@ -28,9 +30,11 @@ def cli() -> None:
     """Restore and score coronary calcium in routine chest CT. Research use only."""
 
 
+cli.add_command(build)
 cli.add_command(coca)
 cli.add_command(phantom)
 cli.add_command(study)
+cli.add_command(train)
 
 
 def main() -> None:

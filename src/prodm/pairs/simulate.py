@@ -11,6 +11,7 @@ the finite number of views. With ``background="reprojected"`` the background goe
 projection and reconstruction too, as in the paper; ``kept`` leaves it as it was scanned.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,16 +91,10 @@ def move(
     if background not in BACKGROUNDS:
         raise ProdmError(f"background must be one of {', '.join(BACKGROUNDS)}, got {background!r}")
     where = _checked_window(window, still.volume.shape)
-    displacement = displacement_px(trajectory, still.volume.spacing_mm)
-    excess = np.zeros(tuple(axis.stop - axis.start for axis in where), np.float32)
-    seen = _slices_seen(still, displacement, where[0])
-    if seen.stop > seen.start:
-        target = (seen, where[1], where[2])
-        inside = slice(seen.start - where[0].start, seen.stop - where[0].start)
-        if engine == "phase":
-            excess[inside] = _move_by_phase(still, trajectory, displacement, target)
-        else:
-            excess[inside] = _move_by_views(still, trajectory, displacement, target, filter_window)
+    if engine == "phase":
+        excess = _move_by_phase(still, trajectory, where)
+    else:
+        (excess,) = moving_excess(still, trajectory, [where], filter_window=filter_window)
     behind = still.background.crop(where)
     if background == "reprojected":
         behind = behind.with_hu(_reproject(still.background, trajectory, where, filter_window))
@@ -128,6 +123,44 @@ def simulate(
     )
 
 
+def moving_excess(
+    still: StillScan,
+    trajectory: Trajectory,
+    windows: Sequence[Window],
+    *,
+    filter_window: str = "ramp",
+) -> list[NDArray[np.float32]]:
+    """Return what moves, by back-projection, inside each of several windows of one scan.
+
+    The projections are made once for all of them.
+    """
+    displacement = displacement_px(trajectory, still.volume.spacing_mm)
+    wheres = [_checked_window(window, still.volume.shape) for window in windows]
+    targets = [
+        (_slices_seen(still, displacement, where[0]), where[1], where[2]) for where in wheres
+    ]
+    ranges = [_from_corner(target, still.window) for target in targets]
+    shape_yx = (still.excess.shape[1], still.excess.shape[2])
+    profiles = filtered_projections(
+        still.excess,
+        trajectory.angles_rad,
+        radius_px=max(
+            covering_radius_px(shape_yx, rows, columns, displacement) for _, rows, columns in ranges
+        ),
+        filter_window=filter_window,
+    )
+    parts = []
+    for where, target, (slices, rows, columns) in zip(wheres, targets, ranges, strict=True):
+        excess = np.zeros(tuple(axis.stop - axis.start for axis in where), np.float32)
+        if slices[1] > slices[0]:
+            inside = slice(target[0].start - where[0].start, target[0].stop - where[0].start)
+            excess[inside] = back_project(
+                profiles, displacement, slices=slices, rows=rows, columns=columns
+            )
+        parts.append(excess)
+    return parts
+
+
 def displacement_px(
     trajectory: Trajectory, spacing_mm: tuple[float, float, float]
 ) -> NDArray[np.float64]:
@@ -147,31 +180,14 @@ def neighbourhood(still: StillScan, margin_px: int = NEIGHBOURHOOD_PX) -> Window
     return z, y, x
 
 
-def _move_by_views(
-    still: StillScan,
-    trajectory: Trajectory,
-    displacement: NDArray[np.float64],
-    target: Window,
-    filter_window: str,
-) -> NDArray[np.float32]:
-    slices, rows, columns = (
-        (axis.start - box.start, axis.stop - box.start)
-        for axis, box in zip(target, still.window, strict=True)
-    )
-    shape_yx = (still.excess.shape[1], still.excess.shape[2])
-    profiles = filtered_projections(
-        still.excess,
-        trajectory.angles_rad,
-        radius_px=covering_radius_px(shape_yx, rows, columns, displacement),
-        filter_window=filter_window,
-    )
-    return back_project(profiles, displacement, slices=slices, rows=rows, columns=columns)
-
-
-def _move_by_phase(
-    still: StillScan, trajectory: Trajectory, displacement: NDArray[np.float64], target: Window
-) -> NDArray[np.float32]:
-    """Move the excess on the smallest box that holds it and the target."""
+def _move_by_phase(still: StillScan, trajectory: Trajectory, where: Window) -> NDArray[np.float32]:
+    """Move the excess on the smallest box that holds it and the slices that it reaches."""
+    displacement = displacement_px(trajectory, still.volume.spacing_mm)
+    excess = np.zeros(tuple(axis.stop - axis.start for axis in where), np.float32)
+    seen = _slices_seen(still, displacement, where[0])
+    if seen.stop == seen.start:
+        return excess
+    target = (seen, where[1], where[2])
     box = tuple(
         slice(min(a.start, b.start), max(a.stop, b.stop))
         for a, b in zip(target, still.window, strict=True)
@@ -184,8 +200,8 @@ def _move_by_phase(
         start_rad=float(np.deg2rad(trajectory.start_deg)),
         span_deg=trajectory.span_deg,
     )
-    wanted: NDArray[np.float32] = moved[_relative(target, box)]
-    return wanted
+    excess[_relative(target, where)] = moved[_relative(target, box)]
+    return excess
 
 
 def _reproject(
@@ -229,6 +245,18 @@ def _checked_window(window: Window | None, shape: tuple[int, int, int]) -> Windo
             raise ProdmError(f"the window must lie inside the scan, {shape} voxels, got {window}")
         bounds.append(slice(start, stop))
     return bounds[0], bounds[1], bounds[2]
+
+
+Range = tuple[int, int]
+
+
+def _from_corner(window: Window, box: Window) -> tuple[Range, Range, Range]:
+    """Return the ends of a window's axes, counted from the corner of a box."""
+    z, y, x = (
+        (axis.start - other.start, axis.stop - other.start)
+        for axis, other in zip(window, box, strict=True)
+    )
+    return z, y, x
 
 
 def _relative(inner: Window, outer: tuple[slice, ...]) -> Window:
