@@ -7,7 +7,7 @@ theta is a smooth bump with the spectrum sinc^4(w cos theta) sinc^4(w sin theta)
     Q_theta(w) = |w| H(w) sinc^4(w cos theta) sinc^4(w sin theta) sum_p c_p exp(-2 pi i w <p, n>)
 
 is the filtered projection, w in cycles per pixel. The sum is binned on quarter pixels with cubic
-B-spline weights, whose blur, and that of the linear interpolation when the profile is read, is
+B-spline weights, whose blur, and that of two linear interpolations when the profile is read, is
 divided out. Nothing is lost to coarse bins: the still image comes back at the pixels, and
 between them it is the spline, so that a motion by a fraction of a pixel blurs nothing.
 
@@ -46,7 +46,7 @@ FILTER_WINDOWS: dict[str, Callable[[Doubles], Doubles]] = {
 class Profiles:
     """Filtered projections of a stack of slices, ready to be laid back.
 
-    ``values`` [N, B, Z] holds, for view i, bin b and slice z, the profile at the signed
+    ``values`` [N, Z, B] holds, for view i, slice z and bin b, the profile at the signed
     distance b / BINS_PER_PIXEL - radius_px from ``origin_yx_px`` along n = (cos, sin) in (x, y).
     """
 
@@ -88,7 +88,7 @@ def filtered_projections(
     kept = 2 * output_radius_px * BINS_PER_PIXEL + 1
     first = num_bins // 2 - output_radius_px * BINS_PER_PIXEL
 
-    profiles = np.empty((len(angles_rad), kept, image.shape[0]), np.float32)
+    profiles = np.empty((len(angles_rad), image.shape[0], kept), np.float32)
     for start in range(0, len(angles_rad), ANGLES_AT_ONCE):
         part = slice(start, start + ANGLES_AT_ONCE)
         angles = angles_rad[part]
@@ -99,7 +99,7 @@ def filtered_projections(
         footprint = (np.sinc(frequency * cosine) * np.sinc(frequency * sine)) ** 4
         spectrum *= (ramp * footprint).astype(np.float32)[:, None, :]
         filtered = scipy.fft.irfft(spectrum, n=num_bins, axis=-1, workers=numba.get_num_threads())
-        profiles[part] = filtered[:, :, first : first + kept].transpose(0, 2, 1)
+        profiles[part] = filtered[:, :, first : first + kept]
     return Profiles(profiles, np.asarray(angles_rad, np.float64), origin_yx, output_radius_px)
 
 
@@ -125,7 +125,7 @@ def _ramp(num_bins: int, filter_window: str) -> tuple[Doubles, Doubles]:
     kernel[odd] = -((BINS_PER_PIXEL / (np.pi * distance[odd])) ** 2)
     kernel[0] = BINS_PER_PIXEL**2 / 4
     frequency = np.arange(num_bins // 2 + 1, dtype=np.float64) * (BINS_PER_PIXEL / num_bins)
-    interpolation = np.sinc(frequency / BINS_PER_PIXEL) ** 6  # cubic in, linear out
+    interpolation = np.sinc(frequency / BINS_PER_PIXEL) ** 8  # cubic in, twice linear out
     ramp: Doubles = np.fft.rfft(kernel).real / interpolation
     ramp *= FILTER_WINDOWS[filter_window](frequency)
     return ramp, frequency
