@@ -3,6 +3,7 @@
 import gzip
 import itertools
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import nrrd
@@ -105,7 +106,7 @@ def test_int16_where_exact_else_float32(
 ) -> None:
     if stored is np.int32 and values[1] % 1:
         pytest.skip("integers have no fractions")
-    array = np.resize(values, (4, 4, 4)).astype(stored)
+    array: NDArray[Any] = np.resize(values, (4, 4, 4)).astype(stored)
     nibabel.save(nibabel.Nifti1Image(array, np.eye(4), dtype=stored), tmp_path / "s.nii")
     hu = read_scan(tmp_path / "s.nii").volume.hu
     assert hu.dtype == dtype

@@ -209,8 +209,8 @@ def test_without_uids_folders_and_kernels_tell_series_apart(
     tmp_path: Path, write_ct_series: WriteSeries
 ) -> None:
     write_ct_series(tmp_path / "a", series=1, change=NO_UIDS)
+    write_ct_series(tmp_path / "b", series=1, change=NO_UIDS)
     with pytest.raises(ProdmError, match="holds 2 series"):
-        write_ct_series(tmp_path / "b", series=1, change=NO_UIDS)
         read_scan(tmp_path)
 
     def sharp(dataset: Dataset, index: int) -> None:
@@ -272,7 +272,8 @@ def test_scans_below_a_folder_are_found_one_by_one(
     (tmp_path / "bad.zip").write_bytes(b"PK\x03\x04 but no more")
     (tmp_path / "notes.txt").write_text("nothing")
     found = find_scans(tmp_path)
-    assert [(entry.path.relative_to(tmp_path).as_posix(), entry.description) for entry in found] == [
+    listed = [(entry.path.relative_to(tmp_path).as_posix(), entry.description) for entry in found]
+    assert listed == [
         ("bad.zip", ""),
         ("p1/ct", "Series 1"),
         ("p1/ct", "Series 2"),

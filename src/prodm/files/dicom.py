@@ -16,9 +16,11 @@ from prodm.files.pixels import (
     LOSSY_SYNTAXES,
     PIXEL_TAGS,
     HounsfieldArray,
+    declared_padding,
     decode,
     tissue_padding_hu,
     to_hu,
+    transfer_syntax,
 )
 from prodm.files.scans import Scan
 from prodm.files.series import (
@@ -246,16 +248,19 @@ def _read_file_pixels(
     with files.open(planes[0].name) as file:
         dataset = read_dataset(file, label, PIXEL_TAGS, pixels=True)
     _check_size(dataset, planes[0], label)
+    with damage_as(f"{label} is a damaged DICOM file: its image cannot be described"):
+        padding = declared_padding(dataset)
+        lossy = transfer_syntax(dataset) in LOSSY_SYNTAXES
     frames = decode(dataset, [plane.frame_index for plane in planes], label)
     for index, (plane, stored) in enumerate(zip(planes, frames, strict=True), start=start):
-        array.put(index, to_hu(stored, plane.slope, plane.intercept, dataset), label)
+        array.put(index, to_hu(stored, plane.slope, plane.intercept, padding), label)
     warnings = []
-    kept = tissue_padding_hu(dataset, planes[0].slope, planes[0].intercept)
+    kept = padding and tissue_padding_hu(padding, planes[0].slope, planes[0].intercept)
     if kept is not None:
         warnings.append(
             f"padding is declared as {kept:g} HU, a tissue value, and was left as it is"
         )
-    if str(dataset.file_meta.TransferSyntaxUID) in LOSSY_SYNTAXES:
+    if lossy:
         warnings.append("the pixels were compressed with loss")
     return warnings
 

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 import nibabel
 import nrrd
 import numpy as np
+from nibabel.imageglobals import LoggingOutputSuppressor
 from numpy.typing import NDArray
 
 from prodm.calcium import AIR_HU
@@ -70,7 +71,11 @@ def stores_mask(path: Path, kind: Literal["nifti", "nrrd"]) -> bool:
 
 def read_nifti_array(path: Path) -> tuple[NDArray[Any], Grid, tuple[str, ...]]:
     """Return the values [Z, Y, X] of a NIfTI file, their grid, and warnings."""
-    with _nifti_stream(path) as stream, damage_as(f"{path} is a damaged NIfTI file"):
+    with (
+        _nifti_stream(path) as stream,
+        damage_as(f"{path} is a damaged NIfTI file"),
+        LoggingOutputSuppressor(),  # nibabel would write to standard error
+    ):
         image_class = _nifti_class(stream)
         header = image_class.header_class.from_fileobj(stream)
         stream.seek(0)
@@ -236,7 +241,7 @@ def _scan(
     if not np.isfinite(values).all():
         raise ProdmError(f"{path} holds values that are not finite numbers (NaN or infinite)")
     lowest, highest = float(values.min()), float(values.max())
-    if max(abs(lowest), abs(highest)) > np.finfo(np.float32).max:
+    if max(abs(lowest), abs(highest)) > float(np.finfo(np.float32).max):
         raise ProdmError(f"{path} holds values far beyond any HU")
     if lowest > HIGHEST_LOWEST_HU:
         warnings += (f"the lowest value is {lowest:g}, so these may not be Hounsfield units",)

@@ -60,18 +60,19 @@ LOSSY_SYNTAXES = tuple(f"1.2.840.10008.1.2.4.{n}" for n in (50, 51, 81, 91, 203)
 
 def decode(dataset: Dataset, frames: Sequence[int], label: str) -> Iterator[NDArray[Any]]:
     """Yield the stored values [rows, columns] of frames of a dataset, in the order asked for."""
-    syntax = _transfer_syntax(dataset)
-    if dataset.get("SamplesPerPixel", 1) != 1:
-        raise ProdmError(f"{label} is a colour image, not a CT slice")
-    if not dataset.get("PixelData"):
-        raise ProdmError(f"{label} has no pixel data; the file is cut short")
+    with damage_as(f"{label} is a damaged DICOM file: its image cannot be described"):
+        syntax = transfer_syntax(dataset)
+        if dataset.get("SamplesPerPixel", 1) != 1:
+            raise ProdmError(f"{label} is a colour image, not a CT slice")
+        if not dataset.get("PixelData"):
+            raise ProdmError(f"{label} has no pixel data; the file is cut short")
+        shape = (int(dataset.Rows), int(dataset.Columns))
     plugin = PLUGINS.get(str(syntax), "")
     if plugin == "gdcm":
         _silence_gdcm()
     sentence = f"{label} has damaged pixel data ({syntax.name}); copy the file again"
     with damage_as(f"{label} is stored as {syntax.name}, which cannot be decoded here"):
         decoder = get_decoder(syntax)
-    shape = (int(dataset.Rows), int(dataset.Columns))
     images = decoder.iter_array(dataset, indices=list(frames), raw=True, decoding_plugin=plugin)
     for _ in frames:
         with damage_as(sentence):
@@ -81,8 +82,8 @@ def decode(dataset: Dataset, frames: Sequence[int], label: str) -> Iterator[NDAr
         yield array
 
 
-def _transfer_syntax(dataset: Dataset) -> UID:
-    """Transfer syntax; a bare dataset without file meta is taken as it was parsed."""
+def transfer_syntax(dataset: Dataset) -> UID:
+    """Return the transfer syntax; a bare dataset without file meta is taken as it was parsed."""
     stated = getattr(dataset.file_meta, "TransferSyntaxUID", None)
     if stated is None:
         implicit, little = dataset.original_encoding
@@ -103,24 +104,21 @@ def _silence_gdcm() -> None:
 
 
 def to_hu(
-    stored: NDArray[Any], slope: float, intercept: float, dataset: Dataset
+    stored: NDArray[Any], slope: float, intercept: float, padding: tuple[int, int] | None
 ) -> NDArray[np.float64]:
     """Return HU [rows, columns], with padding as air."""
     hu: NDArray[np.float64] = stored.astype(np.float64)
     if slope != 1:
         hu *= slope
     hu += intercept
-    low, high = _declared_padding(dataset) or (None, None)
-    if low is not None and high is not None:
-        ends = sorted((low * slope + intercept, high * slope + intercept))
-        if ends[1] <= TISSUE_HU[0] or ends[0] >= TISSUE_HU[1]:
-            hu[(stored >= low) & (stored <= high)] = AIR_HU
+    if padding is not None and tissue_padding_hu(padding, slope, intercept) is None:
+        hu[(stored >= padding[0]) & (stored <= padding[1])] = AIR_HU
     hu[hu < PADDING_BELOW_HU] = AIR_HU
     return hu
 
 
-def _declared_padding(dataset: Dataset) -> tuple[int, int] | None:
-    """Lowest and highest stored value that the header declares as padding."""
+def declared_padding(dataset: Dataset) -> tuple[int, int] | None:
+    """Return the lowest and highest stored value that the header declares as padding."""
     value = _stored_number(dataset, "PixelPaddingValue")
     if value is None:
         return None
@@ -144,12 +142,9 @@ def _stored_number(dataset: Dataset, keyword: str) -> int | None:
     return value - (1 << bits) if signed and value >= 1 << (bits - 1) else value
 
 
-def tissue_padding_hu(dataset: Dataset, slope: float, intercept: float) -> float | None:
-    """Return the declared padding in HU where it would be a tissue and was left alone."""
-    declared = _declared_padding(dataset)
-    if declared is None:
-        return None
-    ends = sorted(value * slope + intercept for value in declared)
+def tissue_padding_hu(padding: tuple[int, int], slope: float, intercept: float) -> float | None:
+    """Return declared padding in HU where it would be a tissue and is left alone, else None."""
+    ends = sorted(value * slope + intercept for value in padding)
     left_alone = ends[1] > TISSUE_HU[0] and ends[0] < TISSUE_HU[1]
     return ends[0] if left_alone else None
 
@@ -166,7 +161,7 @@ class HounsfieldArray:
             raise ProdmError(f"{label} holds values that are not finite numbers")
         if self.hu.dtype == np.int16 and not is_exact_int16(values):
             self.hu = self.hu.astype(np.float32)
-        if np.abs(values).max() > np.finfo(np.float32).max:
+        if np.abs(values).max() > float(np.finfo(np.float32).max):
             raise ProdmError(f"{label} holds values far beyond any HU; its rescale is damaged")
         self.hu[index] = values
 

@@ -118,8 +118,8 @@ def _check_axial(normal: NDArray[np.float64], where: str) -> None:
     if angle > MAX_OBLIQUE_DEG:
         plane = ("sagittal", "coronal", "oblique")[int(np.argmax(np.abs(normal)))]
         raise ProdmError(
-            f"{where} is {plane}, {angle:.0f} degrees from axial; calcium is scored on axial slices, "
-            "so choose the axial series"
+            f"{where} is {plane}, {angle:.0f} degrees from axial; calcium is scored on axial "
+            "slices, so choose the axial series"
         )
 
 
