@@ -12,6 +12,7 @@ import click
 from prodm.cli.build import build
 from prodm.cli.coca import coca
 from prodm.cli.phantom import phantom
+from prodm.cli.score import score
 from prodm.cli.study import study
 from prodm.cli.train import train
 from prodm.errors import ProdmError
@@ -35,6 +36,7 @@ cli.add_command(coca)
 cli.add_command(phantom)
 cli.add_command(study)
 cli.add_command(train)
+cli.add_command(score)
 
 
 def main() -> None:
