@@ -290,6 +290,8 @@ def test_pipes_broken_links_and_folders_named_like_images_do_no_harm(
     (tmp_path / "loop").symlink_to(tmp_path)
     assert read_scan(tmp_path).volume.shape == GRID.shape
     assert len(find_scans(tmp_path)) == 1
+    with pytest.raises(ProdmError, match="neither a file nor a folder"):
+        read_scan(tmp_path / "pipe.dcm")  # opening a pipe would wait for ever
 
 
 def test_deep_nesting_is_refused(tmp_path: Path, write_ct_series: WriteSeries) -> None:

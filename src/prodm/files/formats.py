@@ -36,6 +36,8 @@ def _begins_with_element(head: bytes) -> bool:
 
 def read_head(path: Path) -> bytes:
     """Return the first bytes of a file."""
+    if path.exists() and not path.is_file():
+        raise ProdmError(f"{path} is neither a file nor a folder of files")
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
