@@ -29,6 +29,7 @@ from prodm.pairs.store import ScanPairs, finish, scan_is_stored, split_of, write
 from prodm.runs import Progress, no_progress, write_json
 from prodm.volume import Hounsfield, Volume, Window
 
+LEAST_FREE_BLOCKS = 2  # per scan, where there is room for them
 Still = tuple[Volume, NDArray[np.uint8], NDArray[np.bool_] | None]  # scan, calcium, heart
 
 
@@ -41,6 +42,7 @@ class Source:
     kind: Literal["coca", "files", "phantom"]
     place: str  # COCA root, path of the scan, or seed of the phantom
     mask: str = ""  # path of the calcium mask, where it is a file of its own
+    heart: str = ""  # path of the heart mask, where there is one; else the heart is found
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ def read_still(source: Source, settings: BuildSettings) -> Still:
     from prodm.files.scans import read_scan
 
     volume = read_scan(Path(source.place)).volume
-    return volume, read_mask(Path(source.mask), volume.grid), None
+    heart = read_mask(Path(source.heart), volume.grid) > 0 if source.heart else None
+    return volume, read_mask(Path(source.mask), volume.grid), heart
 
 
 def _choose_windows(
@@ -179,7 +182,7 @@ def _choose_windows(
 
         heart = find_heart(still).mask
     with_calcium = blocks.cover(calcium > 0)
-    num_free = max(1, round(settings.free_share * len(with_calcium)))
+    num_free = max(LEAST_FREE_BLOCKS, round(settings.free_share * len(with_calcium)))
     return with_calcium + blocks.draw_calcium_free(calcium > 0, heart, num_free, rng)
 
 

@@ -9,6 +9,7 @@ from prodm.pairs.build import Source
 
 SCAN_SUFFIXES = (".nii.gz", ".nii", ".nrrd")
 MASK_ENDING = "_calcium"
+HEART_ENDING = "_heart"
 
 
 def find_sources(root: Path) -> list[Source]:
@@ -32,6 +33,7 @@ def coca_sources(root: Path) -> list[Source]:
 def folder_sources(root: Path) -> list[Source]:
     """Return each NAME of a folder that has NAME.nii.gz and NAME_calcium.nii.gz (or .nrrd).
 
+    Where NAME_heart.nii.gz is there too, calcium-free blocks are drawn from it.
     A patient is a name, unless ``patients.csv`` with the columns name and patient says that
     several scans belong to one.
     """
@@ -41,11 +43,12 @@ def folder_sources(root: Path) -> list[Source]:
         suffix = next((s for s in SCAN_SUFFIXES if path.name.endswith(s)), None)
         if suffix is not None:
             scans[path.name.removesuffix(suffix)] = path
-    sources = [
-        Source(name, patients.get(name, name), "files", str(path.resolve()), str(mask.resolve()))
-        for name, path in scans.items()
-        if (mask := scans.get(name + MASK_ENDING)) is not None
-    ]
+    sources = []
+    for name, path in scans.items():
+        mask, heart = scans.get(name + MASK_ENDING), scans.get(name + HEART_ENDING)
+        if mask is not None:
+            places = [str(p.resolve()) if p is not None else "" for p in (path, mask, heart)]
+            sources.append(Source(name, patients.get(name, name), "files", *places))
     if not sources:
         raise ProdmError(
             f"{root} holds no NAME.nii.gz with NAME{MASK_ENDING}.nii.gz beside it, "
