@@ -314,7 +314,7 @@ def _above_the_waist(volume: Volume, tissue: Mask, mediastinum: Mask, join: int)
     dz = spacing_mm[0]
     heart = mediastinum.copy()
     heart[: join + 1] = False
-    footprint = heart[join + 1 : join + 1 + round(40 / dz)].any(axis=0)
+    footprint: Mask = np.any(heart[join + 1 : join + 1 + round(40 / dz)], axis=0)
     if not footprint.any():
         raise _not_found("the scan shows the liver, but not the heart above it")
     abdomen = tissue & ~mediastinum
