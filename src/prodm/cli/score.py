@@ -265,22 +265,26 @@ def _write_dicom(
 ) -> tuple[str, ...]:
     from prodm.agatston import lesion_labels
     from prodm.files.annotations import write_lesion_seg, write_score_report
+    from prodm.runs import replacing
 
     warnings: tuple[str, ...] = ()
     if seg_path:
         kvp = _given_or(options.kvp, scan.kvp)
         labels = lesion_labels(scan.volume, region, options.rule, kvp=kvp)
-        written = write_lesion_seg(
-            scan,
-            labels,
-            seg_path,
-            description="scored calcium",
-            algorithm=f"Agatston, rule {result.rule.name}",
-        )
-        if written is None:
+        if labels.any():
+            with replacing(seg_path) as partial:
+                write_lesion_seg(
+                    scan,
+                    labels,
+                    partial,
+                    description="scored calcium",
+                    algorithm=f"Agatston, rule {result.rule.name}",
+                )
+        else:
             warnings += ("there is no lesion, so no SEG was written",)
     if sr_path:
-        write_score_report(scan, result.to_json(), sr_path)
+        with replacing(sr_path) as partial:
+            write_score_report(scan, result.to_json(), partial)
     return warnings
 
 
