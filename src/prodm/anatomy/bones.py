@@ -19,7 +19,18 @@ def draw_bones(rng: np.random.Generator, wall: Wall) -> list[Solid | Tubes]:
     shapes += _ribs(rng, wall, cortex, spongy, aged)
     shapes += _sternum(rng, wall, cortex, spongy)
     shapes += _shoulder_blades(rng, wall, cortex, spongy)
-    return shapes
+    return [*shapes, *_couch(wall)]
+
+
+def _couch(wall: Wall) -> list[Solid | Tubes]:
+    """The curved top of the table and its bottom, below the back."""
+    back = float(wall.point(0, np.array([np.pi / 2]), np.array([0.0]))[0, 1])
+    x = np.linspace(-230.0, 230.0, 60)
+    arcs = []
+    for lift, curve, radius, hu in ((14.0, 1500.0, 0.9, -150.0), (46.0, 4000.0, 1.1, 60.0)):
+        line = np.stack([x, back + lift - x**2 / curve, 0 * x], axis=1)
+        arcs.append(tube(line, radius, hu, stretch=1e4).segments)
+    return [Tubes(np.vstack(arcs))]
 
 
 def spine_center_y_mm(wall: Wall, z_mm: float = 0.0) -> float:
@@ -80,9 +91,9 @@ def _sternum(
     flat = np.eye(3)
     for point in line:
         rows.append(ellipsoid(point, flat, (width, thickness, 9.0)))
-        cores.append(ellipsoid(point, flat, (width - 1.6, thickness - 1.4, 9.0)))
+        cores.append(ellipsoid(point, flat, (width - 1.2, thickness - 1.0, 9.0)))
     return [
-        Solid(np.stack(rows), 0.8 * cortex, smooth_mm=6.0, rough_mm=0.3, texture_hu=60.0),
+        Solid(np.stack(rows), 0.6 * cortex, smooth_mm=6.0, rough_mm=0.3, texture_hu=60.0),
         Solid(np.stack(cores), 0.6 * spongy, smooth_mm=6.0, rough_mm=0.3, texture_hu=35.0),
     ]
 
@@ -102,12 +113,12 @@ def _spine(
         # Two stacked ellipsoids with a waist make a body with flat ends.
         for lift in (-0.27, 0.0, 0.27):
             thick = 0.97 if lift == 0.0 else 1.0
-            place = center + [0, 0, lift * height]
+            place = center + np.array([0, 0, lift * height])
             radii = (half_width * thick, half_depth * thick, 0.33 * height)
             bodies.append(ellipsoid(place, flat, radii))
-            small = (radii[0] - 1.1, radii[1] - 1.1, radii[2] - 1.3)
+            small = (radii[0] - 0.8, radii[1] - 0.8, radii[2] - 1.2)
             cores.append(ellipsoid(place, flat, small))
-        disc = center + [0, 0, 0.5 * height]
+        disc = center + np.array([0, 0, 0.5 * height])
         discs.append(ellipsoid(disc, flat, (half_width, half_depth, 5.0)))
         for side in (-1, 1):
             pedicle = center + np.array(
@@ -133,8 +144,8 @@ def _spine(
             48.0, rough_mm=0.5, sway_mm=1.0, texture_hu=6.0,
         ),
         Solid(np.stack(discs), 85.0, texture_hu=6.0),
-        Solid(np.stack(bodies), 0.6 * cortex, smooth_mm=3.0, rough_mm=0.2, texture_hu=60.0),
-        Solid(np.stack(cores), spongy, smooth_mm=3.0, rough_mm=0.3, texture_hu=35.0),
+        Solid(np.stack(bodies), 0.5 * cortex, smooth_mm=3.0, rough_mm=0.2, texture_hu=60.0),
+        Solid(np.stack(cores), spongy, smooth_mm=3.0, rough_mm=0.4, texture_hu=45.0),
         Tubes(np.vstack(arch), 60.0), Tubes(np.vstack(arch_cores), 40.0),
         tube(canal, 8.5, -20.0), tube(canal, 6.8, 28.0),
     ]  # fmt: skip

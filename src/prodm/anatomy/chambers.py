@@ -102,8 +102,8 @@ def draw_heart(rng: np.random.Generator, bend: Bend, scale: float) -> Heart:
         Solid(cavities, blood, smooth_mm=2.0, edge_mm=3.0),
         Solid(np.stack(atria), blood, smooth_mm=4.0, grow_mm=-1.5, edge_mm=1.5),
         tube(bend.patient(trunk), trunk_radius, blood, **hidden),
-        tube(bend.patient(right_artery), 0.82 * trunk_radius, blood, **hidden),
-        tube(bend.patient(left_artery), 0.82 * trunk_radius, blood, **hidden),
+        _tapered(bend.patient(right_artery), 0.82 * trunk_radius, blood),
+        _tapered(bend.patient(left_artery), 0.82 * trunk_radius, blood),
         Tubes(_veins(frame, bend, blood, rng)),
         tube(bend.patient(aorta), aorta_radius + 1.0, 40.0),
         tube(bend.patient(aorta), aorta_radius, blood, **hidden),
@@ -150,16 +150,24 @@ def _veins(frame: _Frame, bend: Bend, blood: float, rng: np.random.Generator) ->
     atrium = frame.point(np.array(RIGHT_ATRIUM[0]))
     superior = atrium + s * np.array([[0, 4, 5], [-1, 8, 35], [-2, 6, 60], [-4, 0, 110]])
     inferior = atrium + s * np.array([[0, 6, -5], [2, 12, -40], [3, 14, -110]])
-    lines = [(superior, s * rng.uniform(8, 10.5)), (inferior, s * rng.uniform(10, 12.5))]
+    wide = [(superior, s * rng.uniform(8, 10.5)), (inferior, s * rng.uniform(10, 12.5))]
+    rows = [tube(bend.patient(_smooth(line)), radius, blood).segments for line, radius in wide]
+    lines = []
     left = frame.point(np.array(LEFT_ATRIUM[0]))
     for side in (-1, 1):
         for height in (10, -12):
             end = left + s * np.array([side * 50, 14, height * 1.8]) + rng.normal(0, 4, 3)
             middle = left + s * np.array([side * 26, 8, height])
             lines.append((np.stack([left, middle, end]), s * rng.uniform(5, 7)))
-    return np.vstack(
-        [tube(bend.patient(_smooth(line)), radius, blood).segments for line, radius in lines]
-    )
+    rows += [
+        _tapered(bend.patient(_smooth(line)), radius, blood).segments for line, radius in lines
+    ]
+    return np.vstack(rows)
+
+
+def _tapered(line: Array, radius_mm: float, hu: float) -> Tubes:
+    """Return a vessel that narrows to a third on its way into the lung."""
+    return tube(line, radius_mm * np.linspace(1.0, 0.33, len(line)), hu, texture_hu=2.0)
 
 
 def _coronaries(

@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 from prodm.anatomy.fields import Bend, draw_field
 from prodm.anatomy.grain import STREAK_SHARE, blur, draw_noise, noise_spectrum
 from prodm.anatomy.painting import Canvas, Floats
-from prodm.anatomy.plaques import Plaque, PlaqueSettings, draw_plaques
+from prodm.anatomy.plaques import Plaque, PlaqueSettings, burden_of_seed, draw_plaques
 from prodm.anatomy.thorax import OtherCalcium, Thorax, draw_thorax
 from prodm.calcium import AIR_HU, CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
@@ -27,6 +27,7 @@ Range = tuple[float, float]
 STREAMS = ("acquisition", "fields", "wall", "heart", "organs", "lungs", "bones", "plaques",
            "other calcium", "noise")  # fmt: skip
 PLANES_EVERY_MM = 1.25  # at most, along z
+QUIET_BELOW_HU = -960.0  # air beside the body
 CALCIUM_EXCESS_HU = 40.0  # what the plaque itself must add for a voxel to be its own
 SMALLEST_LABEL_PIXELS = 2  # nobody draws around a single pixel
 
@@ -100,7 +101,11 @@ def make_phantom(seed: int, settings: PhantomSettings = PhantomSettings()) -> Ph
     bend = Bend(coarse, rngs["fields"].uniform(*settings.bend_mm))
     thorax = draw_thorax(rngs, bend, scale, settings.other_calcium)
     plaques = draw_plaques(
-        rngs["plaques"], thorax.heart.arteries, thorax.heart.artery_radius_mm, settings.plaques
+        rngs["plaques"],
+        thorax.heart.arteries,
+        thorax.heart.artery_radius_mm,
+        settings.plaques,
+        burden_of_seed(seed),
     )
     grid = _place_grid(rngs["acquisition"], acquisition, settings.num_pixels, thorax, scale)
     plaques = tuple(plaque for plaque in plaques if _within(grid, plaque.position_xyz_mm))
@@ -190,8 +195,8 @@ def _add_noise(
     even = np.float32(np.sqrt(1 - STREAK_SHARE**2))
     for image in hu:
         grain, streaks = draw_noise(rng, spectrum, (len(y_mm), len(x_mm)))
-        # Air inside the body is as noisy as its surroundings; air beside it is quiet.
-        image += level * (even * grain + np.float32(STREAK_SHARE) * streaks)
+        quiet = np.where(image < QUIET_BELOW_HU, np.float32(0.6), np.float32(1.0))
+        image += quiet * level * (even * grain + np.float32(STREAK_SHARE) * streaks)
 
 
 def _labels(still: Volume, excess: Floats, plaques: tuple[Plaque, ...]) -> NDArray[np.uint8]:

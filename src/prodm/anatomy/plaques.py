@@ -8,6 +8,7 @@ both side by side.
 """
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from prodm.anatomy.painting import Tubes
 from prodm.calcium import Vessel
 
 Array = NDArray[np.float64]
+GOLDEN_RATIO = 0.6180339887498949
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,20 @@ class PlaqueSettings:
     """How plaques are drawn. Spreads are those of the logarithm."""
 
     zero_calcium_fraction: float = 0.2  # of patients
-    count: float = 7.0  # plaques of a patient with the median burden
+    count: float = 4.5  # plaques of a patient with the median burden
     count_spread: float = 2.1
-    count_most: float = 40.0  # the count levels off towards it
-    length_mm: float = 4.5
-    length_spread: float = 0.68
-    width_mm: float = 1.6
+    count_most: float = 54.0  # the count levels off towards it
+    length_mm: float = 3.55
+    length_spread: float = 0.7
+    width_mm: float = 1.44
     width_spread: float = 0.3
-    density_hu: float = 370.0  # of the calcium itself, before the scanner blurs it
+    density_hu: float = 350.0  # of the calcium itself, before the scanner blurs it
     density_spread: float = 0.19
     density_own_spread: float = 0.2  # the part that does not follow the size
-    burden_to_size: float = 0.3  # how far the patient's burden moves the size of plaques
-    vessel_shares: tuple[float, float, float, float] = (0.41, 0.19, 0.34, 0.06)  # LAD LCX RCA LM
+    burden_to_size: float = 0.13  # how far the patient's burden moves the size of plaques
+    heavy_fraction: float = 0.05  # of plaques are far larger than the rest
+    heavy_size: float = 1.6
+    vessel_shares: tuple[float, float, float, float] = (0.43, 0.20, 0.31, 0.055)  # LAD LCX RCA LM
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +81,28 @@ class Plaque:
         }
 
 
+def burden_of_seed(seed: int) -> float:
+    """Return the burden of a patient, normally distributed over seeds.
+
+    Steps of the golden ratio spread it evenly, so that a few neighbouring seeds already hold
+    light and heavy patients in the right proportion.
+
+    >>> [round(burden_of_seed(seed), 2) for seed in range(4)]
+    [0.0, -1.18, 0.63, -0.37]
+    """
+    return NormalDist().inv_cdf(min(max((0.5 + seed * GOLDEN_RATIO) % 1.0, 1e-6), 1 - 1e-6))
+
+
 def draw_plaques(
     rng: np.random.Generator,
     arteries: dict[Vessel, Array],
     artery_radius_mm: dict[Vessel, Array],
     settings: PlaqueSettings,
+    burden: float,
 ) -> tuple[Plaque, ...]:
     """Draw the plaques of one patient; none for a share of patients."""
     if rng.random() < settings.zero_calcium_fraction:
         return ()
-    burden = rng.standard_normal()
     wanted = settings.count * np.exp(settings.count_spread * burden)
     mean = wanted / (1 + wanted / settings.count_most)
     count = max(1, rng.poisson(mean))
@@ -96,6 +112,8 @@ def draw_plaques(
     for _ in range(count):
         vessel = vessels[rng.choice(4, p=shares)]
         size = rng.standard_normal() + settings.burden_to_size * burden
+        if rng.random() < settings.heavy_fraction:
+            size += settings.heavy_size
         plaques.append(
             _draw_plaque(rng, vessel, arteries[vessel], artery_radius_mm[vessel], size, settings)
         )

@@ -88,7 +88,7 @@ def _oesophagus(rng: np.random.Generator, bend: Bend, wall: Wall) -> list[Solid 
     shapes: list[Solid | Tubes] = [tube(line, radii, 36.0, texture_hu=6.0)]
     for _ in range(rng.integers(0, 3)):
         start = rng.integers(8, 30)
-        shapes.append(tube(line[start : start + 4] + [0.5, -1.0, 0.0], 1.8, -600.0))
+        shapes.append(tube(line[start : start + 4] + np.array([0.5, -1.0, 0.0]), 1.8, -600.0))
     return shapes
 
 
@@ -101,7 +101,7 @@ def _mediastinal_fat(rng: np.random.Generator, wall: Wall, scale: float) -> list
         ellipsoid(np.array([0, 8, 85]), FLAT, (36 * scale, 62, 62)),
         ellipsoid(np.array([2, front + 12, 20]), FLAT, (20 * rich, 24, 85)),
         ellipsoid(np.array([14, front + 16, -45]), FLAT, (34 * rich, 22 * rich, 26)),
-        ellipsoid(np.array([12, spine, 0]), FLAT, (27, 22, 400)),
+        ellipsoid(np.array([14, spine - 2, 0]), FLAT, (21 * rich, 17, 400)),
         ellipsoid(np.array([-4, 30, 45]), FLAT, (46 * scale, 28, 26)),
     ]
     return [Solid(np.stack(rows), fat, 20.0, 0.0, rough_mm=0.7, sway_mm=2.5, texture_hu=7.0)]
@@ -115,6 +115,7 @@ def _abdomen(rng: np.random.Generator, wall: Wall, scale: float) -> list[Solid |
     liver = [
         ellipsoid(np.array([x - 66, y + 2, right - 75]), FLAT, (82.0, 96.0, 75.0)),
         ellipsoid(np.array([x + 2, y - 28, middle - 60]), FLAT, (70.0, 62.0, 58.0)),
+        ellipsoid(np.array([x - 24, y - 10, right - 42]), FLAT, (36.0, 42.0, 44.0)),
     ]
     dome = [*liver, ellipsoid(np.array([x + 68, y + 6, left - 70]), FLAT, (78.0, 96.0, 70.0))]
     hu = rng.uniform(48, 64)
@@ -127,7 +128,7 @@ def _abdomen(rng: np.random.Generator, wall: Wall, scale: float) -> list[Solid |
         Solid(np.stack([ellipsoid(stomach, FLAT, (36.0, 42.0, 32.0))]), 38.0, rough_mm=1.0),
         Solid(np.stack([ellipsoid(stomach, FLAT, (32.0, 38.0, 28.0))]), 15.0, texture_hu=14.0),
         Solid(
-            np.stack([ellipsoid(stomach + [0, -16, 2], FLAT, (24.0, gas, 22.0))]), -950.0,
+            np.stack([ellipsoid(stomach + np.array([0, -16, 2]), FLAT, (24.0, gas, 22.0))]), -950.0,
             rough_mm=0.4,
         ),
         Solid(
@@ -169,11 +170,11 @@ def _lung_vessels(
     for side in (-1, 1):
         hilum = heart.root_xyz_mm + scale * np.array([side * 42.0 + 4, 28.0, 30.0])
         tips, ways, radii = [], [], []
-        for _ in range(13):
+        for _ in range(17):
             way = rng.normal(0, 1, 3) * [0.7, 1.0, 1.1] + [side * 0.8, 0.1, -0.35]
             tips.append(hilum + rng.normal(0, 1, 3) * [4, 10, 16])
             ways.append(way / np.linalg.norm(way))
-            radii.append(rng.uniform(2.8, 5.2))
+            radii.append(rng.uniform(2.0, 4.8))
         tip, way, radius = np.array(tips), np.array(ways), np.array(radii)
         for _ in range(9):
             length = 7 + 3.0 * radius * rng.uniform(0.6, 1.4, len(radius))
@@ -185,12 +186,12 @@ def _lung_vessels(
             segments.append(np.hstack(rows)[keep])
             tip, way, radius = end[keep], way[keep], radius[keep]
             children = []
-            for share in (0.86, 0.66):
+            for share in (0.83, 0.62):
                 turn = way + rng.normal(0, 0.42, way.shape) * (1.25 - share)
                 turn += 0.25 * rng.normal(0, 1, way.shape)
                 children.append((tip, turn / np.linalg.norm(turn, axis=1)[:, None], radius * share))
             tip, way, radius = (np.concatenate(parts) for parts in zip(*children, strict=True))
-            thick = radius > 0.55
+            thick = radius > 0.45
             tip, way, radius = tip[thick], way[thick], radius[thick]
     return [Tubes(np.vstack(segments))]
 
@@ -228,7 +229,8 @@ def _other_calcium(
     if rng.random() < other.bronchi:
         for _ in range(rng.integers(1, 5)):
             side = rng.choice([-1.0, 1.0])
-            place = heart.root_xyz_mm + [side * rng.uniform(22, 42), 42, rng.uniform(20, 45)]
+            shift = np.array([side * rng.uniform(22, 42), 42, rng.uniform(20, 45)])
+            place = heart.root_xyz_mm + shift
             points = bend.patient(place + np.cumsum(rng.normal(0, 1.0, (3, 3)), axis=0))
             rows.append(tube(points, rng.uniform(0.5, 2.0), rng.uniform(250, 900)).segments)
     return [Tubes(np.vstack(rows))] if rows else []

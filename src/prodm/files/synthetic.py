@@ -60,7 +60,7 @@ def _slice_header(volume: Volume, patient: str, index: int, digest: str) -> Data
     dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-    dataset.PatientName = patient
+    dataset.PatientName = f"{patient}^"
     dataset.PatientID = patient
     dataset.PatientBirthDate = ""
     dataset.PatientSex = "O"
@@ -75,6 +75,7 @@ def _slice_header(volume: Volume, patient: str, index: int, digest: str) -> Data
     dataset.SeriesNumber = 1
     dataset.PatientPosition = "HFS"
     dataset.Modality = "CT"
+    dataset.BodyPartExamined = "CHEST"
     dataset.Manufacturer = dataset.ManufacturerModelName = "prodm"
     dataset.SoftwareVersions = prodm.__version__
     dataset.KVP = 120
