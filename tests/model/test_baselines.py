@@ -58,7 +58,8 @@ def tiny_set() -> Batch:
     moving = torch.stack([still.roll(shift, dims=3) for shift in range(-5, 6)]).mean(dim=0)
     lesions = torch.from_numpy(lesion_neighbourhoods(calcium.numpy(), radius_pixels=4))
     spacing_mm = torch.tensor([[3.0, 0.5, 0.5]]).expand(4, 3)
-    return Batch(still, moving, calcium, lesions, spacing_mm)
+    background = torch.full_like(still, 0.24)
+    return Batch(still, moving, calcium, lesions, spacing_mm, background)
 
 
 def train(players: tuple[Player, ...], batch: Batch, num_steps: int) -> list[list[float]]:

@@ -12,6 +12,8 @@ All share the network's size, the data and the budget; only the method differs.
     cgan          pix2pix (Isola et al., CVPR 2017): a patch discriminator sees (y, image);
                   adversarial + 100 x mean absolute error
     unet          plain regression: mean squared error of y - F(y)
+    separator     regression of the background instead: F(y) is what moves, with all its
+                  streaks. It corrects nothing by itself; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -192,6 +194,18 @@ def regression_players(settings: ModelSettings, network: CorrectionNetwork) -> t
     return (Player("network", network, loss),)
 
 
+def separator_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+    """Regression of what lies behind the calcium."""
+
+    def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
+        if batch.background is None:
+            raise ProdmError("a separator learns from batches that hold the background")
+        image = functional.mse_loss(_regress(network, batch.moving), batch.background)
+        return image, {"image": image.detach()}
+
+    return (Player("network", network, loss),)
+
+
 def regression_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
     """Take away from y what the network says, once."""
     return request.between(_regress(network, request.y))
@@ -295,6 +309,7 @@ METHODS: dict[str, Method] = {
     "ddpm": Method(True, ddpm_players, ddpm_predict),
     "cgan": Method(False, gan_players, regression_predict),
     "unet": Method(False, regression_players, regression_predict),
+    "separator": Method(False, separator_players, regression_predict),
 }
 
 

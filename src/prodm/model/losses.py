@@ -22,7 +22,7 @@ pieces inside one neighbourhood share their peak; that is the price of smoothnes
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -46,6 +46,7 @@ class Batch:
 
     ``still`` and ``moving`` are [B, k, Y, X] in [0, 1], ``calcium`` is the still calcium (bool) and
     ``lesions`` its ``lesion_neighbourhoods`` (int), ``spacing_mm`` is [B, 3] as (z, y, x).
+    ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
     """
 
     still: Tensor
@@ -53,9 +54,11 @@ class Batch:
     calcium: Tensor
     lesions: Tensor
     spacing_mm: Tensor
+    background: Tensor | None = None
 
     def __post_init__(self) -> None:
-        images = (self.still, self.moving, self.calcium, self.lesions)
+        images = [self.still, self.moving, self.calcium, self.lesions]
+        images += [] if self.background is None else [self.background]
         if any(image.shape != self.still.shape for image in images) or self.still.ndim != 4:
             raise ProdmError(
                 "the images of a batch must all be [B, k, Y, X], got "
@@ -69,7 +72,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device."""
-        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{n: v.to(device) for n, v in values.items() if v is not None})
 
 
 @dataclass(frozen=True)

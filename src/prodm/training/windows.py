@@ -133,6 +133,7 @@ def draw_batch(
         calcium=torch.from_numpy(calcium),
         lesions=torch.from_numpy(lesion_neighbourhoods(calcium, radius_pixels)),
         spacing_mm=torch.tensor([window.spacing_mm for window in windows]),
+        background=_as_input(_crop([w.background for w in windows], windows, settings.size)),
     )
 
 
