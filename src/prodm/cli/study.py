@@ -94,8 +94,9 @@ def new(
     """
     from prodm.errors import ProdmError
     from prodm.study.cases import check_cases, parse_case, read_case_table
-    from prodm.study.making import StudySettings, new_study
+    from prodm.study.making import StudySettings, check_place, new_study
 
+    check_place(output, overwrite=overwrite)
     if clip_hu and not clip_hu[0] < clip_hu[1]:
         raise ProdmError(f"--clip-hu needs LOW below HIGH, got {clip_hu[0]:g} {clip_hu[1]:g}")
     sources = [parse_case(text) for text in case_texts]

@@ -240,7 +240,7 @@ def _within(
 def _agreement(
     kind: str, readers: str, criterion: str, rows: Sequence[tuple[float, ...]]
 ) -> AgreementRow:
-    scores = np.asarray(rows, dtype=float).reshape(len(rows), -1)
+    scores = np.asarray(rows, dtype=float).reshape(len(rows), len(rows[0]) if rows else 2)
     icc = intraclass_correlation(scores)
     exact = float(np.mean(np.all(scores == scores[:, :1], axis=1))) if len(rows) else None
     return AgreementRow(

@@ -23,6 +23,16 @@ class StudySettings:
     seed: int | None = None  # None draws from the system; a seed would let one redo the blinding
 
 
+def check_place(output: Path, *, overwrite: bool) -> None:
+    """Refuse a place that is taken, before any work. Answers are never replaced."""
+    if (output / SERVED / ANSWERS_FILE).exists():
+        with AnswerStore(output) as store:
+            if store.events():
+                raise ProdmError(f"{output} holds answers of readers; remove it by hand first")
+    if output.exists() and not overwrite and (not output.is_dir() or any(output.iterdir())):
+        raise ProdmError(f"{output} exists already; choose another place or add --overwrite")
+
+
 def new_study(
     cases: Sequence[CasePatches],
     output: Path,
@@ -30,14 +40,8 @@ def new_study(
     *,
     overwrite: bool = False,
 ) -> list[Reader]:
-    """Write a study and return its readers with their tokens.
-
-    A study that holds answers is never replaced.
-    """
-    if (output / SERVED / ANSWERS_FILE).exists():
-        with AnswerStore(output) as store:
-            if store.events():
-                raise ProdmError(f"{output} holds answers of readers; remove it by hand first")
+    """Write a study and return its readers with their tokens."""
+    check_place(output, overwrite=overwrite)
     rng = np.random.default_rng(settings.seed)
     with new_folder(output, overwrite=overwrite) as folder:
         study = blind(
