@@ -1,0 +1,215 @@
+"""What corrects blocks: one calling convention for networks, physics and test doubles.
+
+A corrector maps blocks [N, Z, Y, X] in HU to corrected ones. It knows nothing of scans, and the
+scan's plumbing knows nothing of it but the four facts below.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from prodm.correction.geometry import Blocks, SpacingRange
+from prodm.errors import ProdmError
+from prodm.volume import Vector
+
+WINDOW_BUDGET_BYTES = 2**30  # for what a network holds while it works
+
+
+class Corrector(Protocol):
+    """A method in use."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        ...
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of its weights; None where it has none."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether its answer depends on the seed, so that several samples say something."""
+        ...
+
+    @property
+    def num_slices(self) -> int:
+        """Number of slices that it looks at together."""
+        ...
+
+    @property
+    def known(self) -> SpacingRange:
+        """Spacings that it was made for."""
+        ...
+
+    @property
+    def max_blocks(self) -> int:
+        """Number of blocks to hand over in one call; the same on every machine."""
+        ...
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the corrected blocks [N, Z, Y, X], in HU."""
+        ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Changes nothing: for a look at region, candidates and scores, and for tests."""
+
+    name: str = "identity"
+    sha256: str | None = None
+    draws: bool = False
+    num_slices: int = 1
+    known: SpacingRange = field(default_factory=SpacingRange)
+    max_blocks: int = 64
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the blocks as they are."""
+        return blocks_hu
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkCorrector:
+    """A trained network: windows of k slices slide over the blocks, central slices are kept.
+
+    Networks see -200 to 800 HU. What is returned is input + (corrected - clipped input), so a
+    voxel beyond that range keeps its excess and is never lowered by the clip.
+    """
+
+    predict: Any  # prodm.model.baselines.Predict
+    num_slices: int
+    name: str
+    sha256: str | None
+    draws: bool
+    max_windows: int
+    known: SpacingRange = field(default_factory=SpacingRange)
+    device: str = "cpu"
+
+    @property
+    def max_blocks(self) -> int:
+        """Number of blocks whose windows fit together."""
+        from prodm.pairs.blocks import BLOCK_SHAPE
+
+        return max(1, self.max_windows // BLOCK_SHAPE[0])
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the corrected blocks; the same seed and blocks give the same answer."""
+        import torch
+
+        from prodm.model import normalise, to_hu
+        from prodm.model.sampler import correct_blocks
+
+        generator = torch.Generator().manual_seed(seed)
+        moving = torch.from_numpy(blocks_hu).to(self.device)
+        image = normalise(moving)
+        with torch.inference_mode():
+            corrected = correct_blocks(
+                lambda windows: self.predict(windows, generator, steps),
+                image,
+                self.num_slices,
+                self.max_windows,
+            )
+            hu: Blocks = (moving + (to_hu(corrected) - to_hu(image))).cpu().numpy()
+        return hu
+
+
+def load_corrector(weights: Path, *, device: str = "cpu") -> NetworkCorrector:
+    """Return the corrector of a weights file, or refuse the file by what does not fit."""
+    from prodm.model.baselines import build_predict
+    from prodm.model.checkpoint import load_network
+    from prodm.pairs.blocks import BLOCK_SHAPE
+
+    trained = load_network(weights)
+    settings = trained.settings
+    if BLOCK_SHAPE[1] % settings.network.divisor:
+        raise ProdmError(
+            f"{weights} holds a network for images whose size is a multiple of "
+            f"{settings.network.divisor}, and blocks have {BLOCK_SHAPE[1]} pixels a side"
+        )
+    walks = settings.method not in ("unet", "cgan")
+    if settings.method != "ddpm":
+        walks = walks and settings.sampling.fresh_noise and settings.bridge.noise_scale > 0
+    return NetworkCorrector(
+        predict=build_predict(settings, trained.network.to(device)),
+        num_slices=settings.network.num_slices,
+        name=str(trained.info.get("name") or f"{settings.method}, {weights.stem}"),
+        sha256=trained.sha256,
+        draws=walks,
+        max_windows=_max_windows(settings.network),
+        known=_known_spacing(trained.info, weights),
+        device=device,
+    )
+
+
+def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose import loads torch)
+    """Number of windows whose features fit the budget, by the size of the network alone.
+
+    The memory that happens to be free is not asked: batches, and with them the noise that
+    each window gets, must be the same on every machine.
+    """
+    from prodm.pairs.blocks import BLOCK_SHAPE
+
+    num_pixels = BLOCK_SHAPE[1] * BLOCK_SHAPE[2] // network.fold**2
+    values = sum(width * num_pixels / 4**level for level, width in enumerate(network.channels))
+    held_bytes = 4 * values * 6 * (network.num_res_blocks + 1)
+    return int(min(128, max(1, WINDOW_BUDGET_BYTES // held_bytes)))
+
+
+def _known_spacing(info: dict[str, Any], weights: Path) -> SpacingRange:
+    """Return the range that a weights file states under ``spacing_range_mm``, or the usual one."""
+    stated = info.get("spacing_range_mm")
+    if stated is None:
+        return SpacingRange()
+    try:
+        slices, pixels = stated["slice"], stated["pixel"]
+        return SpacingRange(
+            (float(slices[0]), float(slices[1])), (float(pixels[0]), float(pixels[1]))
+        )
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise ProdmError(
+            f"{weights} states its spacing_range_mm as {stated!r} instead of "
+            "{'slice': [low, high], 'pixel': [low, high]}"
+        ) from None
+
+
+Maker = Callable[[Path | None], Corrector]
+
+
+def _from_weights(weights: Path | None) -> Corrector:
+    return load_corrector(weights or shipped_weights())
+
+
+def _identity(weights: Path | None) -> Corrector:
+    return Identity()
+
+
+METHODS: dict[str, Maker] = {
+    "network": _from_weights,
+    "identity": _identity,
+}
+
+
+def make_corrector(method: str, weights: Path | None) -> Corrector:
+    """Return the corrector of a method by name; ``weights`` None are the ones that ship."""
+    if method not in METHODS:
+        raise ProdmError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    return METHODS[method](weights)
+
+
+def shipped_weights() -> Path:
+    """Return the weights file in the package, or say how to name one."""
+    path = Path(__file__).parents[1] / "weights" / "compact.safetensors"
+    if not path.is_file():
+        raise ProdmError(
+            "this copy of prodm ships without trained weights; name a file with --weights, such "
+            "as best.safetensors of a run of prodm train"
+        )
+    return path
