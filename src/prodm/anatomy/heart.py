@@ -9,7 +9,7 @@ The heart is what the two lungs hold between them. In order, on voxels of about 
    the spine;
 3. the top is 15 mm below the carina, where calcium scans begin; where no trachea is seen, the
    scan's own top;
-4. the bottom: the liver joins where the cross-section suddenly grows. From there down, heart
+4. the bottom: the liver joins where the right border suddenly moves out. From there down, heart
    and abdomen are parted at their waist, by a watershed on the depth below lungs and fat;
 5. what is left is smoothed (large vessels of the hilum go) and brought to the scan's grid.
 
@@ -32,6 +32,7 @@ STEP_MM = 3.0
 MARGIN_MM = 30.0  # kept around the lungs
 BONE_HU = 150.0
 BONE_MARGIN_MM = 5.0
+LOWERED_MM = 15.0  # how far the hull of the lungs is carried down at their base
 CHEST_WALL_MM = 5.0  # of the hull's rim, where cartilage of the ribs may lie
 SOFT_HU = -30.0  # fat lies below
 BELOW_CARINA_MM = 15.0
@@ -39,13 +40,12 @@ VESSELS_BELOW_MM = 8.0  # radius of what opening removes: vessels of the lung
 HILUM_BELOW_MM = 18.0
 AORTA_MM = 12.0  # radius of the disc that is followed
 AORTA_MARGIN_MM = 18.0
-JOIN_GROWTH = 1.25  # of the cross-section, over 9 mm: the liver has joined
-LIVER_STAYS_MM = 40.0
-GREAT_VESSELS_MM = 40.0  # from the top, where the cross-section grows by itself
-JOIN_JUMP_MM = 20.0  # of its right border, over the same 9 mm
+JOIN_JUMP_MM = 20.0  # of the right border, over 9 mm: the liver has joined
+EDGE_MM = 6.0  # from the right edge of a cut view, where the liver has pushed the lung out
 ABDOMEN_BELOW_JOIN_MM = 45.0
 HEART_ML = (120.0, 2500.0)
 MIN_HEIGHT_MM = 45.0
+MAX_HEIGHT_MM = 150.0  # where no trachea was seen, what lies above is no heart
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _find(volume: Volume, lungs: Lungs) -> tuple[Mask, list[str]]:
 def _find_below_top(volume: Volume, lungs: Lungs, hull: Mask) -> tuple[Mask, list[str]]:
     warnings = []
     spacing_mm = volume.spacing_mm
-    hull = _lowered(hull, 15.0, spacing_mm)
+    hull = _lowered(hull, LOWERED_MM, spacing_mm)
     tissue = _erode_slices(hull, CHEST_WALL_MM, spacing_mm) & ~lungs.both & (volume.hu > -500)
     tissue &= ~_dilate(_bones(volume, hull), BONE_MARGIN_MM, spacing_mm)
     spine = _find_spine(volume, lungs)
@@ -119,6 +119,8 @@ def _find_below_top(volume: Volume, lungs: Lungs, hull: Mask) -> tuple[Mask, lis
     if join is not None:
         heart = _above_the_waist(volume, tissue, mediastinum, join)
     heart = _without_branches(heart, spacing_mm)
+    bottom = int(np.flatnonzero(heart.any(axis=(1, 2)))[0]) if heart.any() else 0
+    heart[bottom + round(MAX_HEIGHT_MM / spacing_mm[0]) :] = False
     _check(heart, spacing_mm)
     if join is None and heart[0].any():
         warnings.append("the scan ends inside the heart, or shows no liver below it")
@@ -290,15 +292,16 @@ def _liver_joins(mediastinum: Mask, spacing_mm: Vector) -> int | None:
         return None
     area_mm2 = mediastinum.sum(axis=(1, 2)) * dy * dx
     right_mm = np.array([_first_column(mask) for mask in mediastinum]) * dx
-    step, stay = max(1, round(9 / dz)), max(1, round(LIVER_STAYS_MM / dz))
+    step = max(1, round(9 / dz))
+    lowest = int(used[0]) + round(LOWERED_MM / dz)  # below, the hull is made up
     for z in used[::-1]:
         if z + step > used[-1] or area_mm2[z] < 6000:
             continue
-        below = slice(max(int(used[0]), z - stay), z + 1)
-        deep = (used[-1] - z) * dz >= GREAT_VESSELS_MM
-        grown = area_mm2[below].min() > JOIN_GROWTH * area_mm2[z + step :].max()
-        jumped = right_mm[z + step] - right_mm[below].max() > JOIN_JUMP_MM
-        if (deep and grown) or jumped:
+        below = slice(min(lowest, z), z + 1)
+        stays_mm = np.percentile(right_mm[below], 90)
+        jumped = right_mm[z + step] - stays_mm > JOIN_JUMP_MM
+        at_edge = stays_mm <= EDGE_MM < right_mm[z + step] - EDGE_MM
+        if jumped or at_edge:
             return int(z)
     return None
 

@@ -21,7 +21,7 @@ LUNG_BELOW_HU = -500.0
 OUTSIDE_AIR_BELOW_HU = -960.0  # lungs hold blood; the room, the trachea and most gas do not
 LUMEN_BELOW_HU = -920.0
 MAX_TRACHEA_MM = 30.0  # wide
-MIN_TRACHEA_MM = 20.0  # long, in view
+MIN_TRACHEA_MM2 = 130.0  # at its beginning; a bronchus is smaller
 MAX_GAP_MM = 12.0  # where it touches the lung and is not seen alone
 MIN_LUNG_ML = 60.0
 MIN_LUNG_SHARE = 0.15  # of the largest piece: gas in the bowel is smaller
@@ -140,13 +140,15 @@ def find_carina(volume: Volume, hull: Mask) -> int | None:
     track: list[tuple[int, _AirSpot]] = []
     slices = np.flatnonzero(hull.any(axis=(1, 2)))[::-1]
     dz = volume.spacing_mm[0]
-    search_mm = 10.0 if hull[-1].any() else 80.0
+    search_mm, needed_mm = (10.0, 30.0) if hull[-1].any() else (80.0, 20.0)
     for z in slices:
         spots = _air_spots(volume, hull, int(z))
         if not track:
             if (slices[0] - z) * dz > search_mm:
                 return None
-            wide = [s for s in spots if s.area_mm2 > 100 and s.width_mm < MAX_TRACHEA_MM]
+            wide = [
+                s for s in spots if s.area_mm2 > MIN_TRACHEA_MM2 and s.width_mm < MAX_TRACHEA_MM
+            ]
             track = [(int(z), wide[0])] if len(wide) == 1 else []
             continue
         last_z, last = track[-1]
@@ -154,7 +156,7 @@ def find_carina(volume: Volume, hull: Mask) -> int | None:
         if len(near) == 1 and near[0].width_mm < MAX_TRACHEA_MM:
             track.append((int(z), near[0]))
         elif near or (last_z - z) * dz > MAX_GAP_MM:
-            if (track[0][0] - last_z) * dz >= MIN_TRACHEA_MM:
+            if (track[0][0] - last_z) * dz >= needed_mm:
                 return last_z
             track = []
     return None
