@@ -361,7 +361,7 @@ def _print_score(row: Scored) -> None:
     for lesion in result.lesions:
         lesions.add_row(
             str(lesion.slice_index),
-            ", ".join(f"{value:.1f}" for value in lesion.position_xyz_mm),
+            ", ".join(f"{value:.0f}" for value in lesion.position_xyz_mm),
             f"{lesion.area_mm2:.2f}",
             f"{lesion.peak_hu:.0f}",
             str(lesion.weight),
@@ -384,9 +384,16 @@ def _print_score(row: Scored) -> None:
 
 def _print_scans(rows: list[Scored]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("scan", "Agatston", "grade", "volume mm³", "lesions", "region or problem")
+    table = Table(
+        Column("scan", overflow="fold"),
+        "Agatston",
+        "grade",
+        "volume mm³",
+        "lesions",
+        "region or problem",
+    )
     for row in rows:
         if row.score is None:
             table.add_row(row.name, "-", "-", "-", "-", row.problem)
