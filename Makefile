@@ -24,7 +24,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/prodm demo --output prodm-demo --overwrite
+	$(BIN)/prodm phantom --output prodm-demo --count 1 --seed 3 --overwrite
+	$(BIN)/prodm score prodm-demo/phantom-00003.nii.gz
 
 test: $(READY)
 	$(BIN)/pytest --numprocesses 2 -m "not slow"
