@@ -1,16 +1,16 @@
 """Take calcium out of a scan so that the place cannot be seen.
 
 The mask holds what reaches the threshold; blur carries calcium beyond it, in-plane and into the
-neighbouring slices. So the mask is grown by that halo, and the scan is replaced there by
+neighbouring slices. So the mask is grown by that halo, and the hole is filled, slice by slice, with
 
-    background = (1 - w) scan + w trend + sqrt(2 w - w^2) grain
+    background = grain + harmonic(scan - grain)
 
-with w = 1 over the mask and its halo, fading to 0 across a border. ``trend`` solves Laplace's
-equation in each slice between the smoothed values around the hole; ``grain`` is noise with the
-standard deviation and the correlation found around the calcium. The weights keep the variance of
-the noise the same everywhere, so no edge and no smooth patch gives the place away.
+``grain`` is noise with the standard deviation and the correlation found around the calcium, and
+``harmonic`` solves Laplace's equation in the hole between the values at its rim. At the rim the
+fill meets the scan voxel by voxel, so there is no edge; further in, the tissue is interpolated
+and the noise is the grain's, so there is no smooth patch.
 
-What is taken out is the excess, scan - background: zero outside the border.
+What is taken out is the excess, scan - background: zero outside the hole.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,13 @@ from prodm.volume import Hounsfield, Vector, Window
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-HALO_MM = 1.5  # in-plane reach of the blur beyond the mask
-BORDER_MM = 1.0  # over which the replacement fades out
+HALO_MM = 2.0  # in-plane reach of the blur beyond the mask
 SLICE_STEP_MM = 1.0  # a neighbouring slice counts as this far away, whatever the spacing
-SURROUNDINGS_MM = 12.0  # from where noise and trend are taken
-TREND_SIGMA_MM = 0.8
+SURROUNDINGS_MM = 12.0  # from where the noise is taken
 LAGS_PX = 6  # up to which the grain's correlation is measured
 FAR_LAG_PX = 4  # from which on values are taken as unrelated
 MAD_TO_SD = 1.4826
+LARGEST_TISSUE_HU = 300.0  # bone, lung and air tell nothing of the grain
 MAX_GRAIN_SD_HU = 60.0  # more than this around the heart is structure, not noise
 
 
@@ -45,7 +44,7 @@ class Inpainted:
     ``background + excess`` is the scan exactly, in double precision.
     """
 
-    window: Window  # of the scan; it holds the calcium, its halo and the border
+    window: Window  # of the scan; it holds the calcium and its halo
     background: Doubles
     excess: Doubles
 
@@ -56,23 +55,18 @@ def remove_calcium(
     """Replace the calcium of a scan [Z, Y, X] by what lies around it."""
     if not calcium.any():
         raise ProdmError("the calcium mask is empty; give a mask with at least one voxel")
-    reach_mm = HALO_MM + BORDER_MM
-    window = _grown_box(calcium, spacing_mm, reach_mm)
+    window = _grown_box(calcium, spacing_mm, HALO_MM)
     surroundings = _grown_box(calcium, spacing_mm, SURROUNDINGS_MM)
     scan = hu[surroundings].astype(np.float64)
     if not np.isfinite(scan).all():
         raise ProdmError("the scan holds voxels that are not numbers near the calcium")
-    weight = _replacement_weight(calcium[surroundings], spacing_mm)
+    hole = _grown_by_halo(calcium[surroundings], spacing_mm)
 
     background = scan.copy()
-    spread = _grain_spectrum(scan, weight, spacing_mm)
-    for z in np.flatnonzero(weight.any(axis=(1, 2))):
-        hole = weight[z] > 0
-        trend = _trend(scan[z], hole, TREND_SIGMA_MM / spacing_mm[1])
-        grain = _draw_grain(spread, scan.shape[1:], rng)
-        w = weight[z][hole]
-        filled = (1 - w) * scan[z][hole] + w * trend[hole]
-        background[z][hole] = filled + np.sqrt(2 * w - w * w) * grain[hole]
+    covariance = _grain_covariance(scan, hole, spacing_mm)
+    for z in np.flatnonzero(hole.any(axis=(1, 2))):
+        grain = _draw_grain(covariance, scan[z].shape, rng)
+        background[z][hole[z]] = (grain + _harmonic(scan[z] - grain, hole[z]))[hole[z]]
     if hu.dtype == np.int16:
         background = np.rint(background)
     else:
@@ -81,14 +75,11 @@ def remove_calcium(
     return Inpainted(window, background[inner], (scan - background)[inner])
 
 
-def _replacement_weight(calcium: Mask, spacing_mm: Vector) -> Doubles:
-    """1 over the mask and its halo, falling linearly to 0 across the border."""
+def _grown_by_halo(calcium: Mask, spacing_mm: Vector) -> Mask:
     sampling = (SLICE_STEP_MM, spacing_mm[1], spacing_mm[2])
-    # The nearest voxel outside the mask lies one step away: measure from the voxels' edges.
-    distance_mm = ndimage.distance_transform_edt(~calcium, sampling=sampling)
-    weight: Doubles = np.clip((HALO_MM + BORDER_MM - distance_mm) / BORDER_MM, 0.0, 1.0)
-    weight[np.abs(_slice_distance(calcium)) > 1] = 0  # blur reaches one slice up and down
-    return weight
+    hole: Mask = ndimage.distance_transform_edt(~calcium, sampling=sampling) <= HALO_MM
+    hole[_slice_distance(calcium) > 1] = False  # blur reaches one slice up and down
+    return hole
 
 
 def _slice_distance(calcium: Mask) -> NDArray[np.int64]:
@@ -98,21 +89,18 @@ def _slice_distance(calcium: Mask) -> NDArray[np.int64]:
     return distance
 
 
-def _trend(scan: Doubles, hole: Mask, sigma_px: float) -> Doubles:
-    """Smooth surface over the hole: Laplace's equation between the smoothed values around."""
-    known = (~hole).astype(np.float64)
-    smoothed = ndimage.gaussian_filter(scan * known, sigma_px)
-    share = ndimage.gaussian_filter(known, sigma_px)
-    surface = np.where(hole, 0.0, smoothed / np.maximum(share, 1e-6))
+def _harmonic(values: Doubles, hole: Mask) -> Doubles:
+    """Values [Y, X] with those in the hole replaced by the solution of Laplace's equation."""
+    surface = values.copy()
     rows, columns = np.nonzero(hole)
-    number = np.full(scan.shape, -1)
+    number = np.full(values.shape, -1)
     number[rows, columns] = np.arange(len(rows))
     diagonal = np.zeros(len(rows))
     right_side = np.zeros(len(rows))
     links: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for step_y, step_x in ((0, 1), (0, -1), (1, 0), (-1, 0)):
         y, x = rows + step_y, columns + step_x
-        inside = (y >= 0) & (y < scan.shape[0]) & (x >= 0) & (x < scan.shape[1])
+        inside = (y >= 0) & (y < values.shape[0]) & (x >= 0) & (x < values.shape[1])
         index = np.flatnonzero(inside)
         neighbour = number[y[index], x[index]]
         diagonal[index] += 1
@@ -127,18 +115,18 @@ def _trend(scan: Doubles, hole: Mask, sigma_px: float) -> Doubles:
     return surface
 
 
-def _grain_spectrum(scan: Doubles, weight: Doubles, spacing_mm: Vector) -> Doubles:
+def _grain_covariance(scan: Doubles, hole: Mask, spacing_mm: Vector) -> Doubles:
     """Covariance [2 L + 1, 2 L + 1] of the noise around the calcium, by lag (y, x).
 
     From the spread of differences between voxels a lag apart: the median of their absolute
     value does not see the few pairs across an edge. At far lags the spread is that of unrelated
     noise; what is missing from it at near lags is correlation.
     """
-    slices = weight.any(axis=(1, 2))
-    known = ndimage.binary_dilation(weight[slices] > 0, iterations=1, structure=np.ones((1, 3, 3)))
+    slices = hole.any(axis=(1, 2))
+    touched = ndimage.binary_dilation(hole[slices], structure=np.ones((1, 3, 3)))
     reach_px = int(np.ceil(SURROUNDINGS_MM / spacing_mm[1]))
-    near = ndimage.distance_transform_edt(~known, sampling=(1e6, 1, 1)) <= reach_px
-    usable = near & ~known & (np.abs(scan[slices]) < 300)
+    near = ndimage.distance_transform_edt(~touched, sampling=(1e6, 1, 1)) <= reach_px
+    usable = near & ~touched & (np.abs(scan[slices]) < LARGEST_TISSUE_HU)
     values = scan[slices]
     spread = np.zeros((2 * LAGS_PX + 1, 2 * LAGS_PX + 1))
     for lag_y in range(LAGS_PX + 1):
