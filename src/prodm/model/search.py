@@ -1,0 +1,239 @@
+"""Find the motion that a smeared lesion has undergone, from the image alone.
+
+All of a rigid motion within the plane is one function s(theta) (``prodm.physics.phase``): the
+spectrum of what moves is turned by exp(-2 pi i w s(theta)), and magnitudes stay. So the right s
+is one that, undone, gives an image a lesion could have: sparse and not negative. The sum of an
+image does not change when its phases turn, hence
+
+    sum |e| = sum e + 2 sum max(-e, 0)
+
+is least where nothing is negative, and that is what ``search_blind`` minimises: it draws many
+smooth motions, keeps the few that fit best, and improves those by gradient. A translation
+s = c cos(theta) + d sin(theta) shows in no image, so it is left out; the lesion stays where the
+centre of what was observed lies.
+
+    s(theta) is sampled at M angles from the start of the scan on: smooth, with one jump where
+    the scan starts and ends. Where the start is not known, it is drawn too.
+
+``search_guided`` needs a first guess of the still lesion instead, from any source. At each angle
+the projections of guess and observation are correlated over all shifts; the path of s through
+the angles that correlates best and bends little is found by dynamic programming. It does see
+translations, since the guess has a place.
+
+All slices of a block share the motion and vote together. Images are [Z, Y, X].
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prodm.errors import ProdmError
+from prodm.physics import phase
+
+NUM_VIEWS = 60
+PADDING = 32
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How hard to look."""
+
+    num_cosines: int = 9  # smoothness of s
+    num_draws: int = 96
+    num_kept: int = 4
+    num_steps: int = 60
+    step_px: float = 0.3
+    amplitude_px: float = 5.0  # scale of the motions drawn
+    max_slices: int = 4  # those that hold most of what moves
+    start_rad: float | None = None  # where the scan starts; None where it is not known
+
+    def __post_init__(self) -> None:
+        counts = (self.num_draws, self.num_kept, self.max_slices)
+        if min(counts) < 1 or self.num_kept > self.num_draws or self.num_cosines < 4:
+            raise ProdmError(
+                "a search needs num_draws >= num_kept >= 1, max_slices >= 1 and at least "
+                f"4 cosines, got {self}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMotion:
+    """s(theta) in pixels at ``NUM_VIEWS`` angles over 180 degrees from ``start_rad`` on."""
+
+    shift_px: Tensor  # [M]
+    start_rad: float
+
+    def undo(self, moving: Tensor) -> Tensor:
+        """Return images [..., Z, Y, X] with the motion undone."""
+        still: Tensor = phase.undo(
+            moving, self._like(moving), start_rad=self.start_rad, padding=PADDING
+        )
+        return still
+
+    def apply(self, still: Tensor) -> Tensor:
+        """Return images [..., Z, Y, X] as the motion shows them."""
+        moving: Tensor = phase.apply(
+            still, self._like(still), start_rad=self.start_rad, padding=PADDING
+        )
+        return moving
+
+    def translated(self, x_px: float, y_px: float) -> "FoundMotion":
+        """Return the motion with a constant displacement added."""
+        angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad))
+        added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
+        return FoundMotion(self.shift_px + added.to(self.shift_px), self.start_rad)
+
+    def _like(self, image: Tensor) -> Tensor:
+        return self.shift_px.to(image).expand(*image.shape[:-3], NUM_VIEWS)
+
+
+def search_blind(
+    moving: Tensor, settings: SearchSettings, generator: torch.Generator
+) -> FoundMotion:
+    """Find the motion of what moves [Z, Y, X], up to a translation."""
+    seen = _strongest_slices(moving, settings.max_slices)
+    basis = torch.from_numpy(smooth_basis(settings.num_cosines)).to(seen)
+    paths = _draw_paths(settings, generator).to(seen)
+    coefficients = paths @ basis / NUM_VIEWS
+    if settings.start_rad is None:
+        starts = torch.rand(settings.num_draws, generator=generator).to(seen) * (2 * math.pi)
+    else:
+        starts = torch.full((settings.num_draws,), settings.start_rad).to(seen)
+    with torch.no_grad():
+        costs = _costs(seen, coefficients @ basis.T, starts)
+    kept = costs.argsort()[: settings.num_kept]
+    coefficients, starts = coefficients[kept].clone().requires_grad_(), starts[kept]
+    optimiser = torch.optim.Adam([coefficients], lr=settings.step_px)
+    for step in range(settings.num_steps):
+        optimiser.param_groups[0]["lr"] = settings.step_px * (1 - step / settings.num_steps)
+        with torch.enable_grad():
+            cost = _costs(seen, coefficients @ basis.T, starts).sum()
+        (coefficients.grad,) = torch.autograd.grad(cost, coefficients)
+        optimiser.step()
+    with torch.no_grad():
+        shifts = coefficients @ basis.T
+        best = int(_costs(seen, shifts, starts).argmin())
+    return FoundMotion(shifts[best].detach(), float(starts[best]))
+
+
+def search_guided(
+    moving: Tensor,
+    guess: Tensor,
+    *,
+    largest_px: float = 24.0,
+    stiffness: float = 0.02,
+    start_rad: float | None = None,
+) -> FoundMotion:
+    """Find the motion that leads from a guess of the still lesion to what moves.
+
+    ``stiffness`` is the cost of a bend of one pixel per view, as a share of the best
+    correlation. An unknown start is tried at ten angles.
+    """
+    grid_px = np.arange(-largest_px, largest_px + 0.25, 0.5)
+    found = []
+    for start in [n * math.pi / 10 for n in range(10)] if start_rad is None else [start_rad]:
+        path, gain = _smoothest_path(_agreement(moving, guess, grid_px, start), grid_px, stiffness)
+        found.append((gain, FoundMotion(torch.from_numpy(path).float(), start)))
+    return max(found, key=lambda candidate: candidate[0])[1]
+
+
+def explained_share(moving: Tensor, still: Tensor, motion: FoundMotion) -> float:
+    """Return how much of the energy of what moves the still lesion and the motion explain.
+
+    1 is all of it; 0 and less mean that the pair explains nothing.
+    """
+    total = float((moving**2).sum())
+    if total == 0:
+        return 1.0
+    return 1 - float(((moving - motion.apply(still)) ** 2).sum()) / total
+
+
+def smooth_basis(num_cosines: int) -> NDArray[np.float64]:
+    """Return cosines over the scan [M, n] without translations, orthogonal with mean square 1.
+
+    A cosine series over [0, pi) does not come round, so it can jump where the scan starts.
+    """
+    angle = phase.view_angles_rad(NUM_VIEWS)
+    cosines = np.cos(np.outer(angle, np.arange(num_cosines)))
+    shifts = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    without = cosines - shifts @ np.linalg.lstsq(shifts, cosines, rcond=None)[0]
+    vectors, sizes, _ = np.linalg.svd(without, full_matrices=False)
+    basis: NDArray[np.float64] = vectors[:, sizes > 1e-6] * math.sqrt(NUM_VIEWS)
+    return basis
+
+
+def _costs(moving: Tensor, shifts: Tensor, starts: Tensor) -> Tensor:
+    """Sum of absolute values [N] of the moving part [Z, Y, X] with each of N motions undone."""
+    images = moving.expand(len(shifts), *moving.shape)
+    still: Tensor = phase.undo(images, shifts, start_rad=starts, padding=PADDING)
+    return still.abs().sum(dim=(1, 2, 3))
+
+
+def _draw_paths(settings: SearchSettings, generator: torch.Generator) -> Tensor:
+    """s(theta) [N, M] of motions that drift and swing, in random directions."""
+    time = torch.arange(NUM_VIEWS) / NUM_VIEWS
+    waves = [time - 0.5]
+    for order in (1, 2, 3):
+        waves += [torch.cos(2 * math.pi * order * time), torch.sin(2 * math.pi * order * time)]
+    sizes = torch.tensor([1.5, *(1 / order for order in (1, 1, 2, 2, 3, 3))])
+    drawn = torch.randn(settings.num_draws, 2, len(waves), generator=generator)
+    # Most motions are mainly of one kind, so a few of the terms are made to matter.
+    emphasis = torch.rand(settings.num_draws, 1, len(waves), generator=generator) ** 3
+    path = settings.amplitude_px * (drawn * emphasis * sizes) @ torch.stack(waves)
+    angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS)).float()
+    return path[:, 0] * torch.cos(angles) + path[:, 1] * torch.sin(angles)
+
+
+def _strongest_slices(moving: Tensor, count: int) -> Tensor:
+    energy = (moving.detach() ** 2).sum(dim=(1, 2))
+    return moving.detach()[energy.argsort(descending=True)[:count]]
+
+
+def _agreement(
+    moving: Tensor, guess: Tensor, grid_px: NDArray[np.float64], start_rad: float
+) -> NDArray[np.float64]:
+    """Correlation [M, S] of the projections of guess and observation at each shift."""
+    angles = phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
+    frequency = np.arange(1, 33) / 96.0  # cycles per pixel; the ramp weighs projections
+    first, second = (_on_lines(image, angles, frequency) for image in (guess, moving))
+    cross = (np.conj(first) * second).sum(axis=-1) * frequency  # [M, W]
+    turn = np.exp(2j * np.pi * np.outer(frequency, grid_px))
+    agreement: NDArray[np.float64] = (cross @ turn).real
+    return agreement / max(float(np.abs(cross).sum(axis=1).max()), 1e-12)
+
+
+def _on_lines(
+    image: Tensor, angles: NDArray[np.float64], frequency: NDArray[np.float64]
+) -> NDArray[np.complex128]:
+    """Spectrum [M, W, Z] on the lines at ``angles``."""
+    array = image.detach().cpu().numpy().astype(np.float64)
+    y, x = (np.arange(n) - (n - 1) / 2 for n in array.shape[1:])
+    along_x = np.exp(-2j * np.pi * np.multiply.outer(np.outer(np.cos(angles), frequency), x))
+    along_y = np.exp(-2j * np.pi * np.multiply.outer(np.outer(np.sin(angles), frequency), y))
+    rows = np.tensordot(along_x, array, axes=(2, 2))  # [M, W, Z, Y]
+    spectrum: NDArray[np.complex128] = np.einsum("mwzy,mwy->mwz", rows, along_y)
+    return spectrum
+
+
+def _smoothest_path(
+    agreement: NDArray[np.float64], grid_px: NDArray[np.float64], stiffness: float
+) -> tuple[NDArray[np.float64], float]:
+    """Path through the angles that gains most agreement for its steps, by dynamic programming."""
+    price = stiffness * (grid_px[:, None] - grid_px[None, :]) ** 2
+    gain = agreement[0]
+    came_from = []
+    for row in agreement[1:]:
+        options = gain[None, :] - price
+        source = options.argmax(axis=1)
+        came_from.append(source)
+        gain = options[np.arange(len(grid_px)), source] + row
+    index = int(gain.argmax())
+    best = float(gain[index])
+    path = [index]
+    for source in reversed(came_from):
+        path.append(int(source[path[-1]]))
+    return grid_px[path[::-1]], best
