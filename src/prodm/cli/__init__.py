@@ -9,8 +9,11 @@ import sys
 
 import click
 
+from prodm.cli.ablate import ablate
 from prodm.cli.build import build
 from prodm.cli.coca import coca
+from prodm.cli.correct import correct
+from prodm.cli.evaluate import evaluate
 from prodm.cli.phantom import phantom
 from prodm.cli.score import score
 from prodm.cli.study import study
@@ -37,6 +40,9 @@ cli.add_command(phantom)
 cli.add_command(study)
 cli.add_command(train)
 cli.add_command(score)
+cli.add_command(correct)
+cli.add_command(evaluate)
+cli.add_command(ablate)
 
 
 def main() -> None:

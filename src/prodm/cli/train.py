@@ -81,7 +81,7 @@ def train(
     from prodm.training.loop import train as run_training
     from prodm.training.run import open_run
 
-    values = _values(settings_file, method, seed, overrides)
+    values = settings_values(settings_file, method, seed, overrides)
     settings = fill(TrainingSettings, values)
     if dry_run:
         click.echo(json.dumps(asdict(settings), indent=2))
@@ -105,10 +105,10 @@ def train(
     click.echo(json.dumps({"uncorrected": before, **result}, indent=2))
 
 
-def _values(
+def settings_values(
     settings_file: Path, method: str | None, seed: int | None, overrides: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Settings of the file with what the command line says instead."""
+    """Return the settings of a file with what the command line says instead."""
     import tomllib
     from importlib import resources
 

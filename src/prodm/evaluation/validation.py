@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prodm.evaluation.metrics import Summary, judge, summarise
+from prodm.evaluation.metrics import Summary, summarise
 from prodm.evaluation.patches import correct_and_judge, load_patches
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
@@ -32,14 +32,7 @@ def validator(
 def uncorrected(pairs: Pairs, *, count: int, seed: int = 0) -> dict[str, float]:
     """Return the metrics of the same patches as they are."""
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
-    return as_metrics(
-        summarise(
-            [
-                judge(p.moving.astype(np.float32), p.still, p.background, p.row.spacing_mm)
-                for p in patches
-            ]
-        )
-    )
+    return as_metrics(summarise(correct_and_judge(patches, lambda moving_hu: moving_hu)))
 
 
 def correct_hu(
@@ -68,5 +61,5 @@ def as_metrics(summary: Summary) -> dict[str, float]:
         "grade_accuracy": summary.grade_accuracy.value,
         "dice_loss": summary.dice_loss.value,
         "shifted_dice_loss": summary.shifted_dice_loss.value,
-        "pearson_r": summary.pearson_r,
+        "pearson_r": 0.0 if summary.pearson_r is None else summary.pearson_r,
     }

@@ -1,0 +1,224 @@
+"""What can be put into the comparison: trained networks, named methods, and other people's.
+
+A method corrects blocks. Where it comes from is one of
+
+    a run folder      the best network of a training, ``best.safetensors`` in it
+    a weights file    any network that prodm saved
+    a name            a method without weights, one of ``BY_NAME``
+    module:function   somebody else's Python function, with this protocol
+
+        correct(block) -> block
+
+    block: HU, float32 [Z, Y, X], 16 x 64 x 64 voxels, slices ascending towards the head. The
+    result has the same shape and unit. A function that also takes ``spacing_mm`` is given the
+    distances (z, y, x) between voxels by that name.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prodm.correction.geometry import SpacingRange
+from prodm.errors import ProdmError
+from prodm.volume import Vector
+
+Blocks = NDArray[np.float32]  # HU [N, Z, Y, X]
+Correct = Callable[[Blocks, Vector, int], Blocks]  # (blocks, spacing_mm, seed) -> corrected
+CallCount = Callable[[], int]  # network calls so far, counted window by window
+
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One way to correct blocks, and where it comes from."""
+
+    name: str
+    correct: Correct
+    kind: str  # prodm, unet, ...; "external"; or the name of a method without weights
+    source: str
+    sha256: str | None = None
+    is_random: bool = False  # whether another seed gives another answer
+    calls: CallCount | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def leave_alone(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+    """Return the blocks as they are."""
+    return blocks
+
+
+def no_correction() -> Method:
+    """Return the method that every other is compared with."""
+    return Method("no correction", leave_alone, "none", "none")
+
+
+def of_corrector(name: str) -> Method:
+    """Return a method that ``prodm correct`` knows by name and that needs no weights."""
+    from prodm.correction import make_corrector
+
+    corrector = make_corrector(name, None)
+
+    def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        return corrector(blocks, spacing_mm, steps=None, seed=seed)
+
+    return Method(name, correct, name, name, corrector.sha256, corrector.draws)
+
+
+# A method without weights enters every table by one line here.
+BY_NAME: dict[str, Callable[[], Method]] = {
+    "none": no_correction,
+    "identity": partial(of_corrector, "identity"),
+}
+
+
+def find_method(source: str, *, num_jumps: int | None = None, name: str | None = None) -> Method:
+    """Return the method of a run folder, a weights file, or one of ``BY_NAME``.
+
+    ``num_jumps`` takes the place of the network calls that the run's own settings ask for.
+    """
+    path = Path(source)
+    if path.is_dir():
+        weights = path / BEST
+        if not weights.is_file():
+            raise ProdmError(f"{path} holds no {BEST}; finish its training with prodm train")
+        return _trained(weights, name or path.name, source, num_jumps)
+    if path.is_file():
+        return _trained(path, name or path.stem, source, num_jumps)
+    if source in BY_NAME:
+        return BY_NAME[source]()
+    raise ProdmError(
+        f"{source} is neither a run folder, nor a weights file, nor one of the methods "
+        f"{', '.join(BY_NAME)}"
+    )
+
+
+def external_method(spec: str) -> Method:
+    """Return the method that ``module:function`` names; the current folder is searched first."""
+    module_name, colon, function_name = spec.partition(":")
+    if not (colon and module_name and function_name):
+        raise ProdmError(f"--external takes module:function, got {spec!r}")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ProdmError(f"cannot import {module_name} for --external {spec}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ProdmError(f"the module {module_name} has no function {function_name}")
+    file = getattr(module, "__file__", None)
+    return Method(
+        name=spec,
+        correct=one_by_one(function, spec),
+        kind="external",
+        source=spec,
+        sha256=_sha256(Path(file)) if file else None,
+    )
+
+
+def one_by_one(function: Callable[..., Any], name: str) -> Correct:
+    """Return a function of many blocks that calls ``correct(block)`` for each."""
+    with_spacing = "spacing_mm" in inspect.signature(function).parameters
+
+    def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        given = {"spacing_mm": spacing_mm} if with_spacing else {}
+        corrected = []
+        for block in blocks:
+            answer = np.asarray(function(block.copy(), **given))
+            if answer.shape != block.shape:
+                raise ProdmError(
+                    f"{name} must return a block of shape {block.shape}, got {answer.shape}"
+                )
+            if answer.dtype.kind not in "fiu" or not np.isfinite(answer).all():
+                raise ProdmError(f"{name} must return finite numbers, in HU")
+            corrected.append(answer.astype(np.float32))
+        return np.stack(corrected)
+
+    return correct
+
+
+@dataclass(frozen=True, eq=False)
+class MethodCorrector:
+    """A method as the correction of whole scans calls it; ``steps`` are the method's own."""
+
+    method: Method
+    num_slices: int = 1
+    max_blocks: int = 16
+    known: SpacingRange = field(default_factory=SpacingRange)
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.method.name
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of its weights."""
+        return self.method.sha256
+
+    @property
+    def draws(self) -> bool:
+        """Whether its answer depends on the seed."""
+        return self.method.is_random
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the corrected blocks [N, Z, Y, X], in HU."""
+        return self.method.correct(blocks_hu, spacing_mm, seed)
+
+
+def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Method:
+    from prodm.evaluation.validation import correct_hu
+    from prodm.model.baselines import METHODS, build_predict
+    from prodm.model.checkpoint import load_network
+
+    trained = load_network(weights)
+    network = _Counted(trained.network)
+    settings = trained.settings
+    predict = build_predict(settings, network)
+
+    def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        num_slices = settings.network.num_slices
+        return correct_hu(predict, blocks, num_slices, num_jumps=num_jumps, seed=seed)
+
+    walks = METHODS[settings.method].takes_state
+    return Method(
+        name=name,
+        correct=correct,
+        kind=settings.method,
+        source=source,
+        sha256=trained.sha256,
+        is_random=walks and (settings.sampling.fresh_noise or settings.method == "ddpm"),
+        calls=lambda: network.count,
+        info={"num_slices": settings.network.num_slices, "training": trained.info},
+    )
+
+
+class _Counted:
+    """A network that counts for how many windows it was called."""
+
+    def __init__(self, network: Any) -> None:  # noqa: ANN401
+        self.network = network
+        self.count = 0
+
+    def __call__(self, xt: Any, y: Any, t: Any) -> Any:  # noqa: ANN401
+        self.count += len(y)
+        return self.network(xt, y, t)
+
+
+def _sha256(path: Path) -> str | None:
+    from prodm.runs import hash_files
+
+    return hash_files([path]) if path.is_file() else None
