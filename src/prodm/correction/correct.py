@@ -35,7 +35,7 @@ Scorer = Callable[[Volume, Region], Score]
 
 FADE = (8, 16, 16)  # the change fades in over a window's length divided by this
 NEAR_CANDIDATE_MM = 3.0  # dense voxels outside the region this near belong to the candidate
-NO_CANDIDATES = "no calcium was found in the region, so the scan is unchanged"
+NO_CANDIDATES = "nothing in the region looks like calcium, so the scan is unchanged"
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,17 @@ def correct(
         rois=(),
         candidates=candidates,
         sampling=sampling,
-        warnings=(NO_CANDIDATES,),
+        warnings=(),
         model_name=corrector.name,
         model_sha256=corrector.sha256,
         settings={"steps": steps, "samples": num_samples, "seed": seed},
     )
     if not candidates.mask.any():
-        return replace(result, seconds=time.perf_counter() - started)
+        warnings = (
+            NO_CANDIDATES,
+            *trust_warnings(before, before, None, candidates.mask, volume.grid),
+        )
+        return replace(result, warnings=warnings, seconds=time.perf_counter() - started)
     plan = make_plan(candidates.mask, sampling)
     allowed = _allowed(volume, inner, candidates.mask, plan.box)
     drawing = Drawing(steps, num_samples, seed)

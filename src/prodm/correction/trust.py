@@ -80,6 +80,7 @@ def trust_warnings(
             f"the correction adds much calcium, {added_mm3:.0f} mm³ to {before.volume_mm3:.0f}; "
             "motion moves calcium but makes none"
         )
+    warnings += left_alone_warnings(before, candidates, grid)
     new = _new_lesions(before, after, candidates, grid)
     if new:
         warnings.append(
@@ -100,6 +101,25 @@ def _spread_warnings(after: Score, spread: Spread) -> list[str]:
     if share < UNSURE_GRADE:
         warnings.append(f"the grade is uncertain: {name} has a probability of {share:.0%} only")
     return warnings
+
+
+def left_alone_warnings(
+    before: Score, candidates: NDArray[np.bool_], grid: Grid
+) -> tuple[str, ...]:
+    """Say how much of the score lies where nothing looked like calcium to the correction."""
+    voxels = np.argwhere(candidates)
+    distances_mm = np.full(len(before.lesions), np.inf)
+    if len(voxels) and before.lesions:
+        places = np.asarray([grid.index_zyx(x.position_xyz_mm) for x in before.lesions])
+        distances_mm, _ = cKDTree(voxels * grid.spacing_mm).query(places * grid.spacing_mm)
+    far = distances_mm > NEW_LESION_MM
+    left = sum(x.agatston for x, is_far in zip(before.lesions, far, strict=True) if is_far)
+    if left == 0:
+        return ()
+    return (
+        f"{left:.0f} of the score comes from wide, faint bands, as the beating wall of the heart "
+        "leaves them; they were not corrected, and count before and after",
+    )
 
 
 def _new_lesions(before: Score, after: Score, candidates: NDArray[np.bool_], grid: Grid) -> int:

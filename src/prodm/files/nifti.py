@@ -265,6 +265,32 @@ def write_nifti_mask(path: Path, labels: NDArray[Any], grid: Grid) -> None:
     _write(path, labels.astype(np.uint8), grid)
 
 
+def write_nrrd(path: Path, volume: Volume) -> None:
+    """Write a volume as one NRRD file, compressed; the same volume gives the same bytes."""
+    values = np.ascontiguousarray(volume.hu)
+    directions = (volume.grid.affine[:3, axis] for axis in range(3))
+    header = (
+        "NRRD0005",
+        f"type: {'short' if values.dtype == np.int16 else 'float'}",
+        "dimension: 3",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(str(n) for n in reversed(volume.shape))}",
+        f"space directions: {' '.join(_nrrd_vector(step) for step in directions)}",
+        "kinds: domain domain domain",
+        "endian: little",
+        "encoding: gzip",
+        f"space origin: {_nrrd_vector(volume.grid.origin_xyz_mm)}",
+    )
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(("\n".join(header) + "\n\n").encode("ascii"))
+        with gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as zipped:
+            zipped.write(values.astype(values.dtype.newbyteorder("<")).tobytes())
+
+
+def _nrrd_vector(vector: Any) -> str:  # noqa: ANN401
+    return "(" + ",".join(repr(float(value)) for value in vector) + ")"
+
+
 def _write(path: Path, values: NDArray[Any], grid: Grid) -> None:
     if not path.name.endswith((".nii", ".nii.gz")):
         raise ProdmError(f"a NIfTI file is named .nii or .nii.gz, got {path.name}")
