@@ -21,6 +21,7 @@ from prodm.calcium import Vessel
 Array = NDArray[np.float64]
 _Shape = tuple[tuple[float, ...], tuple[float, ...]]
 STEP_MM = 0.5  # between points of a centre line
+CLEAR_MM = 6.0
 
 # Centre (u, v, w) and radii in the heart's frame, mm.
 LEFT_VENTRICLE = ((28.0, -21.0, 1.0), (47.0, 30.0, 31.0))
@@ -241,16 +242,22 @@ def _between_ventricles(
 def _walk_out(
     starts: Array, ways: Array, obstacles: Solid, blocked: tuple[Array, ...], clearance_mm: float
 ) -> Array:
-    """Return, per ray, the first point beyond which nothing is nearer than the clearance."""
-    steps = np.arange(8.0, 75.0, 0.5)
+    """Return, per ray, the first point from which the next CLEAR_MM keep the clearance.
+
+    A short gap between two chambers is crossed; a vessel that lies farther out is not.
+    """
+    steps = np.arange(0.0, 60.0, 0.5)
     points = starts[:, None] + steps[None, :, None] * ways[:, None]
     distance = obstacles.distance_mm(points.reshape(-1, 3))
     for spheres in blocked:
         gaps = np.linalg.norm(points.reshape(-1, 1, 3) - spheres[None, :, :3], axis=2)
         distance = np.minimum(distance, (gaps - spheres[:, 3]).min(axis=1))
     inside = (distance < clearance_mm).reshape(len(starts), len(steps))
-    last = len(steps) - 1 - np.argmax(inside[:, ::-1], axis=1)
-    return starts + steps[np.minimum(last + 1, len(steps) - 1), None] * ways
+    ahead = round(CLEAR_MM / 0.5)
+    padded = np.pad(inside, ((0, 0), (0, ahead)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, ahead, axis=1)
+    first = np.argmax(~windows.any(axis=2), axis=1)
+    return starts + steps[np.minimum(first, len(steps) - 1), None] * ways
 
 
 def _along(line: Array, radius_mm: float) -> Array:

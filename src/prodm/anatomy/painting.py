@@ -174,7 +174,7 @@ def _ellipsoid_distance(x: float, y: float, z: float, rows: Array, n: int) -> fl
 
 @njit(cache=True, fastmath=True)  # type: ignore[untyped-decorator]
 def _union_distance(x: float, y: float, z: float, rows: Array, smooth_mm: float) -> float:
-    total = _ellipsoid_distance(x, y, z, rows, 0)
+    total: float = _ellipsoid_distance(x, y, z, rows, 0)
     for n in range(1, rows.shape[0]):
         other = _ellipsoid_distance(x, y, z, rows, n)
         join = max(smooth_mm, rows[n, 15])

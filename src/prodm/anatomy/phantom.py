@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from prodm.anatomy.fields import Bend, draw_field
+from prodm.anatomy.fields import Bend, RandomField, draw_field
 from prodm.anatomy.grain import STREAK_SHARE, blur, draw_noise, noise_spectrum
 from prodm.anatomy.painting import Canvas, Floats
 from prodm.anatomy.plaques import Plaque, PlaqueSettings, burden_of_seed, draw_plaques
@@ -109,40 +109,76 @@ def make_phantom(seed: int, settings: PhantomSettings = PhantomSettings()) -> Ph
     )
     grid = _place_grid(rngs["acquisition"], acquisition, settings.num_pixels, thorax, scale)
     plaques = tuple(plaque for plaque in plaques if _within(grid, plaque.position_xyz_mm))
-
-    shape = grid.shape
-    hu, excess = np.empty(shape, np.float32), np.zeros(shape, np.float32)
-    heart = np.empty(shape, np.bool_)
-    x_mm = (grid.origin_xyz_mm[0] + acquisition.pixel_mm * np.arange(shape[2])).astype(np.float32)
-    y_mm = (grid.origin_xyz_mm[1] + acquisition.pixel_mm * np.arange(shape[1])).astype(np.float32)
-    num_planes = int(np.ceil(acquisition.slice_mm / PLANES_EVERY_MM))
-    steps = ((np.arange(num_planes) + 0.5) / num_planes - 0.5) * acquisition.slice_mm
-    for index in range(shape[0]):
-        slice_z = grid.origin_xyz_mm[2] + index * acquisition.slice_mm
-        total, extra = np.zeros(shape[1:], np.float32), np.zeros(shape[1:], np.float32)
-        for n, step in enumerate(steps):
-            z = float(slice_z + step)
-            canvas = Canvas(
-                np.empty(shape[1:], np.float32), z, y_mm, x_mm, bend.plane(z, y_mm, x_mm),
-                fine.plane(z, y_mm, x_mm), coarse.plane(z, y_mm, x_mm), 3.5 * bend.amplitude_mm,
-            )  # fmt: skip
-            thorax.paint(canvas)
-            if n == num_planes // 2:
-                heart[index] = canvas.inside(thorax.heart.sac)
-            here = [plaque for plaque in plaques if plaque.reaches(z)]
-            if here:
-                extra -= canvas.hu
-                for plaque in here:
-                    canvas.paint(plaque.tubes)
-                extra += canvas.hu
-            total += canvas.hu
-        hu[index] = blur(total / num_planes, acquisition.psf_fwhm_mm, acquisition.pixel_mm)
-        if np.abs(extra).max() > 1:
-            excess[index] = blur(extra / num_planes, acquisition.psf_fwhm_mm, acquisition.pixel_mm)
-    _add_noise(hu, rngs["noise"], acquisition, y_mm, x_mm)
+    hu, excess, heart = _paint(_Anatomy(thorax, plaques, bend, fine, coarse), grid, acquisition)
+    _add_noise(hu, rngs["noise"], acquisition, grid)
     still = Volume(np.clip(np.rint(hu), AIR_HU, 3071).astype(np.int16), grid)
     calcium = _labels(still, excess, plaques)
     return Phantom(f"phantom-{seed:05d}", seed, still, calcium, heart, plaques, acquisition)
+
+
+@dataclass(frozen=True, eq=False)
+class _Anatomy:
+    """All that is painted of one patient."""
+
+    thorax: Thorax
+    plaques: tuple[Plaque, ...]
+    bend: Bend
+    fine: RandomField
+    coarse: RandomField
+
+    def paint(self, z_mm: float, y_mm: Floats, x_mm: Floats) -> tuple[Canvas, Floats | None]:
+        """Return the plane at one height, and what its plaques add to it, if there are any."""
+        canvas = Canvas(
+            hu=np.empty((len(y_mm), len(x_mm)), np.float32),
+            z_mm=z_mm,
+            y_mm=y_mm,
+            x_mm=x_mm,
+            straight=self.bend.plane(z_mm, y_mm, x_mm),
+            fine=self.fine.plane(z_mm, y_mm, x_mm),
+            coarse=self.coarse.plane(z_mm, y_mm, x_mm),
+            bend_mm=3.5 * self.bend.amplitude_mm,
+        )
+        self.thorax.paint(canvas)
+        here = [plaque for plaque in self.plaques if plaque.reaches(z_mm)]
+        if not here:
+            return canvas, None
+        before = canvas.hu.copy()
+        for plaque in here:
+            canvas.paint(plaque.tubes)
+        return canvas, canvas.hu - before
+
+
+def _paint(
+    anatomy: _Anatomy, grid: Grid, acquisition: Acquisition
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return HU without noise, what coronary calcium adds to them, and the heart."""
+    hu, excess = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
+    heart = np.empty(grid.shape, np.bool_)
+    y_mm, x_mm = _rows_and_columns(grid)
+    num_planes = int(np.ceil(acquisition.slice_mm / PLANES_EVERY_MM))
+    steps = ((np.arange(num_planes) + 0.5) / num_planes - 0.5) * acquisition.slice_mm
+    blurring = (acquisition.psf_fwhm_mm, acquisition.pixel_mm)
+    for index in range(grid.shape[0]):
+        slice_z = grid.origin_xyz_mm[2] + index * acquisition.slice_mm
+        for n, step in enumerate(steps):
+            canvas, added = anatomy.paint(float(slice_z + step), y_mm, x_mm)
+            hu[index] += canvas.hu
+            if added is not None:
+                excess[index] += added
+            if n == num_planes // 2:
+                heart[index] = canvas.inside(anatomy.thorax.heart.sac)
+        hu[index] = blur(hu[index] / np.float32(num_planes), *blurring)
+        if excess[index].any():
+            excess[index] = blur(excess[index] / np.float32(num_planes), *blurring)
+    return hu, excess, heart
+
+
+def _rows_and_columns(grid: Grid) -> tuple[Floats, Floats]:
+    """Return y of the rows and x of the columns, in mm."""
+    x, y, _ = grid.origin_xyz_mm
+    y_mm = (y + grid.spacing_mm[1] * np.arange(grid.shape[1])).astype(np.float32)
+    x_mm = (x + grid.spacing_mm[2] * np.arange(grid.shape[2])).astype(np.float32)
+    return y_mm, x_mm
 
 
 def _draw_acquisition(rng: np.random.Generator, settings: PhantomSettings) -> Acquisition:
@@ -185,10 +221,9 @@ def _within(grid: Grid, position_xyz_mm: tuple[float, float, float]) -> bool:
     return all(-0.5 <= i <= n - 0.5 for i, n in zip(index, grid.shape, strict=True))
 
 
-def _add_noise(
-    hu: Floats, rng: np.random.Generator, acquisition: Acquisition, y_mm: Floats, x_mm: Floats
-) -> None:
+def _add_noise(hu: Floats, rng: np.random.Generator, acquisition: Acquisition, grid: Grid) -> None:
     """Add noise in place: stronger in the middle of the body, with faint streaks along x."""
+    y_mm, x_mm = _rows_and_columns(grid)
     spectrum = noise_spectrum(len(x_mm), acquisition.pixel_mm, acquisition.psf_fwhm_mm)
     radius2 = (x_mm[None, :] / 170) ** 2 + ((y_mm[:, None] - 20) / 120) ** 2
     level = acquisition.noise_hu * (0.55 + 0.45 * np.exp(-radius2)).astype(np.float32)

@@ -19,6 +19,7 @@ from prodm.calcium import Vessel
 
 Array = NDArray[np.float64]
 GOLDEN_RATIO = 0.6180339887498949
+PLACES_TRIED = 8
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,20 @@ class PlaqueSettings:
     """How plaques are drawn. Spreads are those of the logarithm."""
 
     zero_calcium_fraction: float = 0.2  # of patients
-    count: float = 4.5  # plaques of a patient with the median burden
-    count_spread: float = 2.1
-    count_most: float = 54.0  # the count levels off towards it
-    length_mm: float = 3.55
+    count: float = 5.7  # plaques of a patient with the median burden
+    count_spread: float = 1.75
+    count_most: float = 60.0  # the count levels off towards it
+    length_mm: float = 4.2
     length_spread: float = 0.7
-    width_mm: float = 1.44
+    width_mm: float = 1.55
     width_spread: float = 0.3
-    density_hu: float = 350.0  # of the calcium itself, before the scanner blurs it
+    density_hu: float = 362.0  # of the calcium itself, before the scanner blurs it
     density_spread: float = 0.19
     density_own_spread: float = 0.2  # the part that does not follow the size
-    burden_to_size: float = 0.13  # how far the patient's burden moves the size of plaques
+    burden_to_size: float = 0.05  # how far the patient's burden moves the size of plaques
     heavy_fraction: float = 0.05  # of plaques are far larger than the rest
     heavy_size: float = 1.6
-    vessel_shares: tuple[float, float, float, float] = (0.43, 0.20, 0.31, 0.055)  # LAD LCX RCA LM
+    vessel_shares: tuple[float, float, float, float] = (0.47, 0.18, 0.295, 0.055)  # LAD LCX RCA LM
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,38 +110,55 @@ def draw_plaques(
     vessels = (Vessel.LAD, Vessel.LCX, Vessel.RCA, Vessel.LM)
     shares = np.asarray(settings.vessel_shares) / sum(settings.vessel_shares)
     plaques = []
+    taken = {vessel: np.zeros(len(line), bool) for vessel, line in arteries.items()}
     for _ in range(count):
         vessel = vessels[rng.choice(4, p=shares)]
         size = rng.standard_normal() + settings.burden_to_size * burden
         if rng.random() < settings.heavy_fraction:
             size += settings.heavy_size
+        length = settings.length_mm * np.exp(settings.length_spread * size)
+        piece = _draw_place(rng, vessel, taken[vessel], float(length))
+        taken[vessel][piece] = True
         plaques.append(
-            _draw_plaque(rng, vessel, arteries[vessel], artery_radius_mm[vessel], size, settings)
-        )
+            _draw_plaque(
+                rng, vessel, arteries[vessel][piece], artery_radius_mm[vessel][piece], size,
+                settings,
+            )
+        )  # fmt: skip
     return tuple(plaques)
+
+
+def _draw_place(
+    rng: np.random.Generator, vessel: Vessel, taken: NDArray[np.bool_], length_mm: float
+) -> slice:
+    """Draw the piece of an artery that a plaque lies in, a free one if any is found."""
+    steps = round(min(max(length_mm, 1.0), 0.5 * STEP_MM * len(taken)) / STEP_MM)
+    piece = slice(0, steps + 1)
+    for _ in range(PLACES_TRIED):
+        # Plaques crowd near the origin of the artery; in the right one they lie all along.
+        place = rng.beta(1.0, 1.3) if vessel is Vessel.RCA else rng.beta(1.1, 2.4)
+        start = round(place * (len(taken) - 1 - steps))
+        piece = slice(start, start + steps + 1)
+        if not taken[piece].any():
+            break
+    return piece
 
 
 def _draw_plaque(
     rng: np.random.Generator,
     vessel: Vessel,
-    artery: Array,
+    line: Array,
     artery_radius_mm: Array,
     size: float,
     settings: PlaqueSettings,
 ) -> Plaque:
-    length = settings.length_mm * np.exp(settings.length_spread * size)
+    length_mm = STEP_MM * (len(line) - 1)
     width = settings.width_mm * np.exp(settings.width_spread * size)
     density = settings.density_hu * np.exp(
         settings.density_spread * size + settings.density_own_spread * rng.standard_normal()
     )
-    length = float(np.clip(length, 1.0, 0.5 * STEP_MM * len(artery)))
     width = float(np.clip(width, 0.6, 4.0))
     density = float(np.clip(density, 250.0, 2200.0))
-    # Plaques crowd near the origin of the artery; in the right one they lie all along.
-    place = rng.beta(1.0, 1.3) if vessel is Vessel.RCA else rng.beta(1.1, 2.4)
-    steps = max(2, round(length / STEP_MM))
-    start = round(place * (len(artery) - 1 - steps))
-    line = artery[start : start + steps + 1]
     tangent = line[-1] - line[0]
     tangent = tangent / np.linalg.norm(tangent)
     side = np.cross(tangent, rng.standard_normal(3))
@@ -149,13 +167,13 @@ def _draw_plaque(
     along = np.linspace(-1, 1, len(line))
     # The plaque winds around the lumen a little and swells and thins on its way.
     winding = rng.normal(0, 0.5) * along
-    out = np.maximum(artery_radius_mm[start : start + steps + 1] - 0.2 * width, 0.0)
+    out = np.maximum(artery_radius_mm - 0.2 * width, 0.0)
     line = line + out[:, None] * (np.cos(winding)[:, None] * side + np.sin(winding)[:, None] * turn)
     swell = 1 + 0.25 * np.sin(rng.uniform(2, 5) * along + rng.uniform(0, 6.3))
     radii = 0.5 * width * swell * np.sqrt(np.clip(1.15 - along**2, 0.1, 1))
     grain = 1 + 0.25 * np.sin(rng.uniform(2, 6) * along[:-1] + rng.uniform(0, 6.3))
     middle = line[len(line) // 2]
     return Plaque(
-        vessel, (float(middle[0]), float(middle[1]), float(middle[2])), length, width, density,
+        vessel, (float(middle[0]), float(middle[1]), float(middle[2])), length_mm, width, density,
         line, radii, density * grain,
     )  # fmt: skip

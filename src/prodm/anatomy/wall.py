@@ -100,7 +100,7 @@ def draw_wall(rng: np.random.Generator, scale: float) -> Wall:
     )
     muscle = bed + np.maximum(2.5, muscle_mm * (1 + 0.25 * _wander(rng, 9, 30)))
     layer = fat_mm * (0.75 + 0.5 * side + 0.35 * front - 0.1 * back)
-    breast = 0.0
+    breast: Array | float = 0.0
     if rng.random() < 0.45:
         lobes = np.exp(-(((np.abs(angle - 1.5 * np.pi) - 0.62) / 0.34) ** 2))
         breast = lobes * np.exp(-(((z - rng.uniform(-40, 0)) / 45) ** 2)) * rng.uniform(8, 38)
