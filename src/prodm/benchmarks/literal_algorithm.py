@@ -49,11 +49,14 @@ def _run(
 ) -> Floats:
     thetas_deg = -np.rad2deg(angles_rad)
     attenuation = background - np.float32(air_hu)
+    box = _box(excess, displacement)
+    calcium = excess[box]
     views = []
     for theta_deg, (dx, dy, dz) in zip(thetas_deg, displacement, strict=True):
-        moved = ndimage.shift(excess, (dz, 0, 0), order=1, mode="grid-constant")
+        moved = ndimage.shift(calcium, (dz, 0, 0), order=1, mode="grid-constant")
         moved = ndimage.shift(moved, (0, dy, dx), order=order, mode="grid-constant")
-        instant = attenuation + moved
+        instant = attenuation.copy()
+        instant[box] += moved
         views.append(np.stack([radon(image, [theta_deg], circle=False)[:, 0] for image in instant]))
     sinograms = np.stack(views, axis=-1)
     slices = [
@@ -62,6 +65,17 @@ def _run(
     ]
     moving: Floats = (np.stack(slices) + air_hu).astype(np.float32)
     return moving
+
+
+def _box(excess: Floats, displacement: Doubles) -> tuple[slice, slice, slice]:
+    """Where the calcium ever is: nobody would move the empty rest of the scan."""
+    reach = int(np.ceil(np.abs(displacement[:, :2]).max())) + 8
+    bounds = [slice(None)]
+    for axis in (1, 2):
+        held = np.flatnonzero(excess.any(axis=(0, 3 - axis)))
+        first, last = (held[0], held[-1]) if len(held) else (0, 0)
+        bounds.append(slice(max(0, int(first) - reach), int(last) + 1 + reach))
+    return bounds[0], bounds[1], bounds[2]
 
 
 def _between_pixels(array: Floats) -> Floats:

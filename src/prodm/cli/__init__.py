@@ -10,12 +10,14 @@ import sys
 import click
 
 from prodm.cli.ablate import ablate
+from prodm.cli.bench import bench
 from prodm.cli.build import build
 from prodm.cli.coca import coca
 from prodm.cli.correct import correct
 from prodm.cli.evaluate import evaluate
 from prodm.cli.phantom import phantom
 from prodm.cli.score import score
+from prodm.cli.simulate import simulate
 from prodm.cli.study import study
 from prodm.cli.train import train
 from prodm.errors import ProdmError
@@ -34,9 +36,11 @@ def cli() -> None:
     """Restore and score coronary calcium in routine chest CT. Research use only."""
 
 
+cli.add_command(bench)
 cli.add_command(build)
 cli.add_command(coca)
 cli.add_command(phantom)
+cli.add_command(simulate)
 cli.add_command(study)
 cli.add_command(train)
 cli.add_command(score)
