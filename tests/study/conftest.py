@@ -17,7 +17,7 @@ import pytest
 
 from prodm.study.cases import CasePatches
 from prodm.study.making import StudySettings, new_study
-from prodm.study.server import Access, bind, make_app
+from prodm.study.server import Access, bind, make_app, web_server
 from prodm.study.store import AnswerStore
 from prodm.volume import Grid
 
@@ -30,7 +30,7 @@ def made_up_case(name: str, methods: tuple[str, ...], number: int) -> CasePatche
     """A bright spot in noise; each method has a look, and a number of bits, of its own."""
     rng = np.random.default_rng(number)
     z, y, x = np.mgrid[:4, :16, :20]
-    spot = 600 * np.exp(-((y - 8) ** 2 + (x - 10) ** 2) / 8) * (z > 0)
+    spot = 600 * np.exp(-((y - 8) ** 2 + (x - 10) ** 2) / 8) * z / 3
     patches = {
         method: np.rint(spot * (n + 1) / len(methods) + rng.normal(0, 30 * n, spot.shape)).astype(
             np.int16
@@ -62,13 +62,10 @@ def study_of(tmp_path: Path) -> StudyMaker:
 @contextmanager
 def _running(folder: Path, access: Access) -> Iterator[str]:
     """Serve a study from a thread of this process; give its address."""
-    import uvicorn
-
     with AnswerStore(folder) as store:
         listener = bind(access.host, 0)
         port = listener.getsockname()[1]
-        app = make_app(folder, store, access)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        server = web_server(make_app(folder, store, access))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -126,7 +126,7 @@ def test_images_come_back_as_they_were(study_of: StudyMaker) -> None:
     (case,) = read_study(folder).cases
     noiseless = next(image for image in case.images if key.methods[image] == "original")
     voxels = np.frombuffer(image_path(folder, noiseless).read_bytes(), "<i2").reshape(case.shape)
-    assert voxels[1, 8, 10] == 200
+    assert voxels[3, 8, 10] == 200
     assert (voxels[0] == 0).all()
 
 

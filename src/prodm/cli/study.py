@@ -184,8 +184,7 @@ def serve(
     """
     from prodm.errors import ProdmError
     from prodm.study.making import add_readers
-    from prodm.study.server import Access, bind, make_app
-    from prodm.study.server import serve as run
+    from prodm.study.server import Access, bind, make_app, web_server
     from prodm.study.store import AnswerStore
 
     if (tls_certificate is None) != (tls_key is None):
@@ -199,6 +198,7 @@ def serve(
         if not store.readers():
             raise ProdmError("the study has no readers; add one with --reader NAME")
         app = make_app(folder, store, access)
+        server = web_server(app, tls_certificate, tls_key)
         listener = bind(host, port)
         scheme = "https" if tls_certificate else "http"
         name = (*public_names, access.shown_host)[0]
@@ -208,7 +208,7 @@ def serve(
             with_tokens=not access.is_local,
             as_json=as_json,
         )
-        run(app, listener, certificate=tls_certificate, private_key=tls_key)
+        server.run(sockets=[listener])
 
 
 def _print_addresses(url: str, readers: list[Reader], *, with_tokens: bool, as_json: bool) -> None:

@@ -21,7 +21,7 @@ import sqlite3
 import unicodedata
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -41,6 +41,9 @@ from prodm.study.store import (
     Reader,
     StaleVersionError,
 )
+
+if TYPE_CHECKING:
+    import uvicorn
 
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
@@ -291,6 +294,7 @@ def bind(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen(128)  # a browser that is quicker than the start-up waits in line
         except OSError:
             listener.close()
             raise
@@ -302,14 +306,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(
-    app: App,
-    listener: socket.socket,
-    *,
-    certificate: Path | None = None,
-    private_key: Path | None = None,
-) -> None:
-    """Answer requests until interrupted."""
+def web_server(
+    app: App, certificate: Path | None = None, private_key: Path | None = None
+) -> "uvicorn.Server":
+    """Wrap the application in a server that says nothing of itself."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -323,4 +323,4 @@ def serve(
         ssl_keyfile=private_key,
         timeout_graceful_shutdown=3,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)

@@ -15,7 +15,7 @@ export class AnswerQueue {
     this.pending = new Map();
     this.versions = new Map();
     this.delayed = new Map();
-    this.running = false;
+    this.running = null; // the promise of a delivery under way
   }
 
   // Take up what an earlier page of the same reader could not deliver.
@@ -31,7 +31,11 @@ export class AnswerQueue {
   }
 
   seen(caseId, version) {
-    this.versions.set(caseId, Math.max(version, this.versions.get(caseId) ?? 0));
+    this.versions.set(caseId, Math.max(version, this.version(caseId)));
+  }
+
+  version(caseId) {
+    return this.versions.get(caseId) ?? 0;
   }
 
   // The changes of a case that the server has not confirmed yet.
@@ -63,18 +67,25 @@ export class AnswerQueue {
     return this.run();
   }
 
-  async run() {
-    if (this.running) return;
-    this.running = true;
-    try {
-      for (;;) {
-        const next = [...this.pending].find(([key]) => !this.delayed.has(key));
-        if (!next) break;
-        await this.deliver(...next);
-      }
-    } finally {
-      this.running = false;
+  // Deliver one change after the other; ends when none is left.
+  run() {
+    this.running ??= this.deliverAll().finally(() => { this.running = null; });
+    return this.running;
+  }
+
+  async deliverAll() {
+    for (;;) {
+      const next = [...this.pending].find(([key]) => !this.delayed.has(key));
+      if (!next) return;
+      await this.deliver(...next);
     }
+  }
+
+  // Forget the reader; what was not delivered stays in storage for their next sign-in.
+  stop() {
+    for (const timer of this.delayed.values()) clearTimeout(timer);
+    this.delayed.clear();
+    this.pending.clear();
   }
 
   async deliver(key, change) {
@@ -85,19 +96,20 @@ export class AnswerQueue {
         if (known.status === 200) this.seen(change.caseId, known.body.version);
       }
       response = await this.request("PUT", `/api/case/${change.caseId}`, {
-        version: this.versions.get(change.caseId) ?? 0,
+        version: this.version(change.caseId),
         ...body(change),
       });
     } catch {
       response = { status: 0 };
     }
+    if (!this.pending.has(key)) return; // signed out meanwhile
     if (response.status === 0 || response.status >= 500) {
       this.events.waiting(this.pending.size, true);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       return;
     }
     if (response.status === 401) {
-      this.pending.clear(); // the browser's storage keeps them for the next sign-in
+      this.stop();
       this.events.signedOut();
       return;
     }

@@ -4,6 +4,7 @@ import { AnswerQueue, overlay } from "/answers.js";
 import { Viewer, listen } from "/viewer.js";
 
 const TYPING_PAUSE_MS = 500;
+const SIGN_OUT_WAIT_MS = 2000;
 const ZOOM_STEP = 1.25;
 const HU_STEP = 20;
 const PAN_STEP_MM = 3;
@@ -58,7 +59,10 @@ const queue = new AnswerQueue(request, {
   },
   saved(caseId, answers, left) {
     const entry = session.cases.find((one) => one.id === caseId);
-    if (entry && !queue.unsaved(caseId).length) entry.state = answers.state;
+    if (entry && !queue.unsaved(caseId).length) {
+      entry.state = answers.state;
+      if (current?.id === caseId) showAnswers(Object.assign(current, answers));
+    }
     showProgress();
     if (left === 0) saveState("Saved", "saved");
   },
@@ -124,11 +128,13 @@ async function signIn(who) {
 }
 
 function signOut(error = "") {
+  queue.stop();
   token = null;
   session = null;
   current = null;
   loaded.clear();
   sessionStorage.removeItem("prodm-token");
+  sessionStorage.removeItem("prodm-case");
   closeDialogs();
   notice("");
   saveState("", "");
@@ -174,10 +180,12 @@ async function openCase(wanted) {
   let reading;
   let images;
   try {
-    const { status, body } = await request("GET", `/api/case/${id}`);
-    if (status !== 200) throw new Error("case");
-    reading = body;
-    images = await fetchImages(reading);
+    do { // again, where an answer was confirmed while the case was on its way
+      const { status, body } = await request("GET", `/api/case/${id}`);
+      if (status !== 200) throw new Error("case");
+      reading = body;
+      images = await fetchImages(reading);
+    } while (reading.version < queue.version(id));
   } catch {
     if (id === session?.cases[index].id) {
       saveState("The server does not answer. Trying again.", "offline");
@@ -562,7 +570,10 @@ function wire() {
   for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", closeDialogs);
   find("finish-sure").addEventListener("change", showProgress);
   find("finish").addEventListener("click", finish);
-  find("sign-out").addEventListener("click", () => signOut());
+  find("sign-out").addEventListener("click", async () => {
+    await Promise.race([queue.flush(), new Promise((resolve) => setTimeout(resolve, SIGN_OUT_WAIT_MS))]);
+    await signOut();
+  });
   find("notice-close").addEventListener("click", () => notice(""));
   for (const button of document.querySelectorAll(".theme")) button.addEventListener("click", switchTheme);
   document.addEventListener("keydown", onKey);
