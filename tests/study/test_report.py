@@ -137,6 +137,13 @@ def test_tables_hold_what_was_said(report: Path) -> None:
     assert {row["weighted_kappa"] for row in content["agreement"]} == {1.0}
 
 
+def test_a_study_with_too_few_cases_says_so(report: Path) -> None:
+    # 9 tests of 6 cases: 9 x 2 / 64 = 0.28 at best; 9 x 2 / 512 = 0.035 with nine cases
+    html = (report / "report.html").read_text()
+    assert "With 6 cases no difference can reach p &lt; 0.05" in html
+    assert "it takes 9." in html
+
+
 def test_what_readers_write_cannot_run(report: Path) -> None:
     html = (report / "report.html").read_text()
     assert "<script" not in html

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prodm.runs import write_json
-from prodm.study.analysis import ALL_READERS, RANK, Analysis
+from prodm.study.analysis import ALL_READERS, RANK, SIGNIFICANT, Analysis
 from prodm.study.criteria import CRITERION_NAMES, CRITERION_TITLES
 from prodm.study.figures import draw_figures, format_p
 from prodm.study.results import Comment, Placing, Rating, Results
@@ -116,6 +116,7 @@ def _html(results: Results, analysis: Analysis, images: dict[str, bytes]) -> str
         "<p>Wilcoxon signed-rank tests, two-sided, paired by case; differences are averaged over "
         "readers first, because readings of one case are not independent. Holm's correction is "
         "over all tests of a family: the three criteria together, and the ranking.</p>",
+        _too_few_cases(results, analysis),
         _comparison_table(analysis, ALL_READERS),
         _image("Box plots of the ratings with p-values", images["box"]),
     ]
@@ -190,7 +191,23 @@ def _comparison_table(analysis: Analysis, readers: str) -> str:
     ]
     header = ["Criterion", "Methods", "Difference", "Cases", "W", "p", "p (Holm)"]
     title = "" if readers == ALL_READERS else f"<h4>{escape(readers)}</h4>"
-    return title + _table(header, rows, words=2, found=[row.p_holm < 0.05 for row in chosen])
+    return title + _table(header, rows, words=2, found=[row.p_holm < SIGNIFICANT for row in chosen])
+
+
+def _too_few_cases(results: Results, analysis: Analysis) -> str:
+    """Say so where even a method that wins every case could not be found."""
+    num_tests = sum(
+        row.readers == ALL_READERS and row.criterion != RANK for row in analysis.comparisons
+    )
+    needed = 1
+    while num_tests * 2.0 ** (1 - needed) >= SIGNIFICANT:
+        needed += 1
+    if len(results.cases) >= needed or not num_tests:
+        return ""
+    return (
+        f'<p class="warn">With {len(results.cases)} cases no difference can reach '
+        f"p < {SIGNIFICANT} after the correction for {num_tests} tests; it takes {needed}.</p>"
+    ).replace("p < ", "p &lt; ")
 
 
 def _ranking_table(analysis: Analysis) -> str:
