@@ -73,3 +73,27 @@ def _print_simulation(result: dict[str, Any]) -> None:
             f"{row['profile']:<26} {row['correlation']:>10.5f} {row['agatston_fast']:>10.1f} "
             f"{row['agatston_literal']:>13.1f}"
         )
+
+
+@bench.command()
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Also write JSON."
+)
+def train(json_path: Path | None) -> None:
+    """Measure how many windows each network learns from per core-second, and its memory.
+
+    Example: prodm bench train
+    """
+    from prodm.benchmarks.training import race
+    from prodm.runs import write_json
+
+    with progress_bar("bench train") as progress:
+        result = race(progress=progress)
+    if json_path is not None:
+        write_json(json_path, result)
+    click.echo(f"{'network':<26} {'parameters':>12} {'windows/core-s':>15} {'memory MiB':>11}")
+    for row in result["rows"]:
+        click.echo(
+            f"{row['name']:<26} {row['parameters']:>12,} {row['samples_per_core_s']:>15.2f} "
+            f"{row['memory_mib']:>11.0f}"
+        )
