@@ -25,7 +25,7 @@ from prodm.calcium import AIR_HU, CALCIUM_THRESHOLD_HU
 from prodm.correction.candidates import Candidates, Mask, find_candidates
 from prodm.correction.correctors import Corrector
 from prodm.correction.geometry import Blocks, Sampling, choose_sampling
-from prodm.correction.trust import Spread, spread_of, trust_warnings
+from prodm.correction.trust import Spread, left_alone_warnings, spread_of, trust_warnings
 from prodm.errors import ProdmError
 from prodm.pairs.blocks import cover, inside
 from prodm.runs import Progress, no_progress
@@ -171,10 +171,8 @@ def correct(
         settings={"steps": steps, "samples": num_samples, "seed": seed},
     )
     if not candidates.mask.any():
-        warnings = (
-            NO_CANDIDATES,
-            *trust_warnings(before, before, None, candidates.mask, volume.grid),
-        )
+        left = left_alone_warnings(before, candidates.mask, volume.grid)
+        warnings = (NO_CANDIDATES, *left)
         return replace(result, warnings=warnings, seconds=time.perf_counter() - started)
     plan = make_plan(candidates.mask, sampling)
     allowed = _allowed(volume, inner, candidates.mask, plan.box)
