@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from prodm.benchmarks.literal_algorithm import calcium_box
+
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
@@ -25,8 +27,11 @@ def move_anglewise(
     attenuation = (background - np.float32(air_hu)).astype(np.float32)
     num_bins = int(np.ceil(np.hypot(*background.shape[1:]))) + 4
     sinograms = np.zeros((len(background), len(angles_rad), num_bins), np.float32)
+    box = calcium_box(excess, displacement)
+    calcium = excess[box]
     for i, (dx, dy, dz) in enumerate(displacement):
-        instant = attenuation + ndimage.shift(excess, (dz, dy, dx), order=1, mode="grid-constant")
+        instant = attenuation.copy()
+        instant[box] += ndimage.shift(calcium, (dz, dy, dx), order=1, mode="grid-constant")
         _project(instant, np.cos(angles_rad[i]), np.sin(angles_rad[i]), sinograms[:, i])
     filtered = _ramp_filter(sinograms)
     slices = np.zeros(background.shape, np.float32)

@@ -49,7 +49,7 @@ def _run(
 ) -> Floats:
     thetas_deg = -np.rad2deg(angles_rad)
     attenuation = background - np.float32(air_hu)
-    box = _box(excess, displacement)
+    box = calcium_box(excess, displacement)
     calcium = excess[box]
     views = []
     for theta_deg, (dx, dy, dz) in zip(thetas_deg, displacement, strict=True):
@@ -67,7 +67,7 @@ def _run(
     return moving
 
 
-def _box(excess: Floats, displacement: Doubles) -> tuple[slice, slice, slice]:
+def calcium_box(excess: Floats, displacement: Doubles) -> tuple[slice, slice, slice]:
     """Where the calcium ever is: nobody would move the empty rest of the scan."""
     reach = int(np.ceil(np.abs(displacement[:, :2]).max())) + 8
     bounds = [slice(None)]
