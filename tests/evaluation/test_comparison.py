@@ -110,7 +110,7 @@ def test_tables_are_of_all_cases_and_add_up(comparison: Comparison) -> None:
     assert content["reference"] == "oracle"
     assert content["patients"] == 4
     for level in content["levels"].values():
-        assert [row["method"] for row in level["table2"]][0] == "no correction"
+        assert level["table2"][0]["method"] == "no correction"
         for groups in level["by"].values():
             own = [row["n"] for row in groups if row["method"] == "oracle"]
             assert sum(own) == level["n"]

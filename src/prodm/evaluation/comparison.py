@@ -239,10 +239,12 @@ def _choose_examples(selection: Selection) -> set[tuple[str, int, int]]:
                 if row.calcium_voxels > 0:
                     family = motion.profile.split("-")[0]
                     by_family.setdefault(family, []).append((row, motion))
-    chosen = set()
+    chosen: set[tuple[str, int, int]] = set()
     for choices in by_family.values():
         choices.sort(key=lambda c: (c[0].calcium_voxels, c[0].scan, c[0].block, c[1].motion))
-        row, motion = choices[int(SAMPLE_QUANTILE * (len(choices) - 1))]
+        shown = {(scan, block) for scan, block, _ in chosen}
+        fresh = [c for c in choices if (c[0].scan, c[0].block) not in shown] or choices
+        row, motion = fresh[int(SAMPLE_QUANTILE * (len(fresh) - 1))]
         chosen.add((row.scan, row.block, motion.motion))
     return chosen
 

@@ -24,6 +24,7 @@ SHADES = ("#d9d9d9", "#969696", "#525252", "#bdbdbd", "#737373", "#252525")
 HATCHES = ("", "", "", "///", "...", "")
 WINDOW_HU = (-200, 500)
 MOST_COLUMNS = 4
+OUTLIER = 4.0  # times as far off as no correction: such a method must not squeeze the others
 
 
 def draw_figures(comparison: Comparison) -> dict[str, "Figure"]:
@@ -119,9 +120,13 @@ def draw_bland_altman(scores: Scores) -> "Figure":
     """Draw score minus true score over their mean, with bias and limits of agreement."""
     from prodm.evaluation.statistics import bland_altman
 
-    figure, panels = _panels(len(scores), (3.3, 3.0), share=True)
+    agreements = {name: bland_altman(true, found) for name, (true, found) in scores.items()}
+    widest = {name: max(abs(a.low), abs(a.high)) for name, a in agreements.items()}
+    common = [w for w in widest.values() if w <= OUTLIER * next(iter(widest.values()))]
+    reach = 1.6 * max(common) or 1.0
+    figure, panels = _panels(len(scores), (3.3, 3.0))
     for panel, (name, (true, found)) in zip(panels, scores.items(), strict=True):
-        agreement = bland_altman(true, found)
+        agreement = agreements[name]
         panel.plot((true + found) / 2, found - true, "o", ms=3, color=INK, alpha=0.35, mew=0)
         for value, style, what in (
             (agreement.bias, "-", "bias"),
@@ -133,13 +138,18 @@ def draw_bland_altman(scores: Scores) -> "Figure":
                 f"{what} {value:+.1f}", (1, value), xycoords=("axes fraction", "data"),
                 xytext=(-2, 2), textcoords="offset points", ha="right", va="bottom", fontsize=7,
             )  # fmt: skip
+        title = name
+        if widest[name] in common:
+            panel.set_ylim(-reach, reach)
+        else:
+            title += " (own scale)"
         panel.set_xscale("symlog", linthresh=10)
         panel.set_xlim(left=0)
         panel.set_xlabel("mean of score and true score", fontsize=8)
-        panel.set_title(_wrapped(name), fontsize=10, color=INK)
+        panel.set_ylabel("score − true score", fontsize=8)
+        panel.set_title(_wrapped(title), fontsize=10, color=INK)
         panel.tick_params(labelsize=8)
         _bare(panel)
-    panels[0].set_ylabel("score − true score", fontsize=9)
     return figure
 
 
@@ -153,6 +163,8 @@ def draw_profiles(comparison: Comparison) -> "Figure":
     figure = Figure(figsize=(6.4, height), layout="constrained")
     panel = figure.subplots()
     thickness = 0.84 / num_methods
+    limit = 0.0
+    bars = []
     for n, results in enumerate(comparison.results):
         means, errors = [], []
         for profile in profiles:
@@ -165,11 +177,24 @@ def draw_profiles(comparison: Comparison) -> "Figure":
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
             errors.append(spread / math.sqrt(len(values)))
         places = np.arange(len(profiles)) + (n - (num_methods - 1) / 2) * thickness
+        highest = max(mean + error for mean, error in zip(means, errors, strict=True))
+        if n == 0 or highest <= OUTLIER * limit:
+            limit = max(limit, highest)
         panel.barh(
             places, means, thickness, xerr=errors, label=results.method.name,
             color=SHADES[n % len(SHADES)], hatch=HATCHES[n % len(HATCHES)], edgecolor="black",
             linewidth=0.5, error_kw={"lw": 0.7, "ecolor": INK},
         )  # fmt: skip
+        bars.append((places, means))
+    for places, means in bars:
+        for place, mean in zip(places, means, strict=True):
+            if mean > 1.05 * limit:
+                panel.text(
+                    1.04 * limit, place, f"{mean:.0f} ▸", ha="right", va="center", fontsize=7,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+                )  # fmt: skip
+    if limit > 0:
+        panel.set_xlim(0, 1.05 * limit)
     panel.set_yticks(range(len(profiles)), profiles, fontsize=8)
     panel.set_ylim(len(profiles) - 0.5, -0.5)
     panel.set_xlabel("Agatston MAE ± standard error", fontsize=9)
@@ -232,22 +257,20 @@ def _scores(comparison: Comparison, level: str) -> Scores:
 
 
 def _grid(
-    num_rows: int, num_columns: int, panel_inches: tuple[float, float], *, share: bool = False
+    num_rows: int, num_columns: int, panel_inches: tuple[float, float]
 ) -> tuple["Figure", Any]:
     from matplotlib.figure import Figure
 
     width, height = panel_inches
     figure = Figure(figsize=(width * num_columns, height * num_rows), layout="constrained")
-    return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharey=share)
+    return figure, figure.subplots(num_rows, num_columns, squeeze=False)
 
 
-def _panels(
-    count: int, panel_inches: tuple[float, float], *, share: bool = False
-) -> tuple["Figure", list["Axes"]]:
+def _panels(count: int, panel_inches: tuple[float, float]) -> tuple["Figure", list["Axes"]]:
     """Return a figure with ``count`` panels in rows of at most four."""
     num_columns = min(count, MOST_COLUMNS)
     num_rows = math.ceil(count / num_columns)
-    figure, axes = _grid(num_rows, num_columns, panel_inches, share=share)
+    figure, axes = _grid(num_rows, num_columns, panel_inches)
     for unused in axes.flat[count:]:
         unused.set_visible(False)
     return figure, list(axes.flat[:count])

@@ -6,7 +6,9 @@ grade, Dice loss of the calcium masks, and Pearson's r of the scores. Ours besid
     Dice loss after translation   the least over all in-plane shifts of up to 16 pixels, the same
                                   for all slices, since a shift as such shows in no image
     calcium mass kept             sum of (corrected - background) over sum of (still - background),
-                                  where the background is the still image without its calcium
+                                  where the background is the still image without its calcium;
+                                  within 16 pixels and 2 slices of the calcium, because elsewhere
+                                  a bias of a fraction of an HU in each voxel would drown it
     SSIM                          see ``prodm.evaluation.similarity``
 
 Means come with their standard error, sd / sqrt(n), and n. An image is a patch, or a scan put
@@ -24,12 +26,13 @@ from scipy import ndimage
 
 from prodm import agatston as scoring
 from prodm.calcium import CALCIUM_THRESHOLD_HU, GRADE_EDGES, grade
-from prodm.volume import Grid, Vector, Volume
+from prodm.volume import Grid, Index, Vector, Volume, Window
 
 Mask = NDArray[np.bool_]
 BRIGHT_REACH_PIXELS = 2
 IN_PLANE = np.zeros((3, 3, 3), dtype=bool)  # pixels of a slice that touch, by corners too
 IN_PLANE[1] = True
+NEAR: Index = (2, 16, 16)
 MAX_SHIFT_PIXELS = 16  # beyond the largest simulated motion, lesions would match their neighbours
 
 
@@ -44,7 +47,8 @@ class Truth:
     agatston: float
     largest_lesion_mm2: float  # in one slice; 0 where nothing is scored
     peak_hu: float  # of the densest lesion; 0 where nothing is scored
-    excess_hu: float  # sum over the background
+    near: Mask  # where the mass of the calcium is measured
+    excess_hu: float  # sum over the background there
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ def measure(
     mask = calcium_mask(still_hu, region)
     score = _score(still_hu, mask, spacing_mm)
     lesions = score.lesions if score else ()
+    near = _grown(mask, NEAR)
     return Truth(
         spacing_mm=spacing_mm,
         background=background_hu,
@@ -111,7 +116,8 @@ def measure(
         agatston=score.agatston if score else 0.0,
         largest_lesion_mm2=max((lesion.area_mm2 for lesion in lesions), default=0.0),
         peak_hu=max((lesion.peak_hu for lesion in lesions), default=0.0),
-        excess_hu=excess(still_hu, background_hu),
+        near=near,
+        excess_hu=excess(still_hu, background_hu, near),
     )
 
 
@@ -125,7 +131,7 @@ def judge(predicted_hu: NDArray[np.float32], truth: Truth, *, ssim: float | None
         dice_loss=dice_loss(mask, truth.mask),
         shifted_dice_loss=shifted_dice_loss(mask, truth.mask),
         excess_true_hu=truth.excess_hu,
-        excess_predicted_hu=excess(predicted_hu, truth.background),
+        excess_predicted_hu=excess(predicted_hu, truth.background, truth.near),
         ssim=ssim,
     )
 
@@ -156,9 +162,11 @@ def calcium_mask(hu: NDArray[np.int16 | np.float32], region: Mask) -> Mask:
     return mask
 
 
-def excess(hu: NDArray[np.int16 | np.float32], background_hu: NDArray[np.int16]) -> float:
+def excess(
+    hu: NDArray[np.int16 | np.float32], background_hu: NDArray[np.int16], near: Mask
+) -> float:
     """Return the sum of HU over the background, the mass of the calcium but for a factor."""
-    return float(np.sum(hu, dtype=np.float64) - np.sum(background_hu, dtype=np.float64))
+    return float(np.sum(hu[near], dtype=np.float64) - np.sum(background_hu[near], dtype=np.float64))
 
 
 def dice_loss(predicted: Mask, true: Mask) -> float:
@@ -277,16 +285,31 @@ def _score(
 
     Only the box around them is looked at, which is a small part of the image.
     """
-    box = []
-    for axes in ((1, 2), (0, 2), (0, 1)):
-        used = np.flatnonzero(mask.any(axis=axes))
-        if not used.size:
-            return None
-        box.append(slice(int(used[0]), int(used[-1]) + 1))
-    window = (box[0], box[1], box[2])
+    window = _box(mask)
+    if window[0].start == window[0].stop:
+        return None
     return scoring.score(_volume(hu[window], spacing_mm), mask[window])
 
 
 def _volume(hu: NDArray[np.int16 | np.float32], spacing_mm: Vector) -> Volume:
     z, y, x = hu.shape
     return Volume(hu, Grid((z, y, x), spacing_mm))
+
+
+def _box(mask: Mask) -> Window:
+    """Return the box around a mask; empty for an empty mask."""
+    spans = []
+    for axes in ((1, 2), (0, 2), (0, 1)):
+        used = np.flatnonzero(mask.any(axis=axes))
+        if not used.size:
+            return slice(0, 0), slice(0, 0), slice(0, 0)
+        spans.append(slice(int(used[0]), int(used[-1]) + 1))
+    return spans[0], spans[1], spans[2]
+
+
+def _grown(mask: Mask, reach: Index) -> Mask:
+    """Return what lies within ``reach`` of a mask along each axis."""
+    grown = mask.view(np.uint8)
+    for axis, distance in enumerate(reach):
+        grown = ndimage.maximum_filter1d(grown, 2 * distance + 1, axis, mode="constant")
+    return grown.view(np.bool_)

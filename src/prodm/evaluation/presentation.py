@@ -46,14 +46,29 @@ def sections_of(content: dict[str, Any]) -> list[Section]:
         sections.append(Section(LEVEL_TITLES[level], tuple(_level(content, level, tables))))
     sections.append(Section("Calcium that was not there", (_invented(content),)))
     if content["paper"]:
-        sections.append(Section("Beside the paper", (_paper(content), _paper_grades())))
+        sections.append(
+            Section("Beside the paper", (_paper(content), _paper_table2(), _paper_grades()))
+        )
     return sections
 
 
 def headline(content: dict[str, Any]) -> Table:
     """Return the table to show first: Table 2 per patch, or per scan where there is no patch."""
     level, tables = next(iter(content["levels"].items()))
-    return next(iter(_level(content, level, tables)))
+    rows = tuple(
+        (
+            row["method"],
+            with_error(row, "agatston_mae", 2),
+            with_error(row, "grade_accuracy_percent", 1),
+            with_error(row, "dice_loss", 3),
+            number(row["pearson_r"], 3),
+            number(row["ssim"], 3),
+        )
+        for row in tables["table2"]
+    )
+    note = f"n = {tables['n']}; ± is the standard error"
+    header = ("method", "Agatston MAE", "accuracy, %", "Dice loss", "r", "SSIM")
+    return Table(LEVEL_TITLES[level], note, header, rows)
 
 
 def markdown(sections: Iterable[Section], heading: str) -> str:
@@ -294,6 +309,34 @@ def _paper(content: dict[str, Any]) -> Table:
     return Table("Per patch, ours and the paper's", note, header, rows, num_words=2)
 
 
+def _paper_table2() -> Table:
+    start = paper.TABLE_2["none"]
+    rows = tuple(
+        (
+            row.title,
+            f"{row.agatston_mae:.3f} ± {row.agatston_mae_se:.3f}",
+            f"{row.agatston_mae / start.agatston_mae:.3f}",
+            f"{row.grade_accuracy_percent:.3f} ± {row.grade_accuracy_percent_se:.3f}",
+            f"{row.grade_accuracy_percent / start.grade_accuracy_percent:.3f}",
+            f"{row.dice_loss:.3f} ± {row.dice_loss_se:.3f}",
+            f"{row.dice_loss / start.dice_loss:.3f}",
+            f"{row.pearson_r:.3f}",
+        )
+        for row in paper.TABLE_2.values()
+    )
+    header = (
+        "method",
+        "Agatston MAE",
+        "ratio",
+        "grade accuracy, %",
+        "ratio",
+        "Dice loss",
+        "ratio",
+        "Pearson r",
+    )
+    return Table("The paper's Table 2, whole", "", header, rows)
+
+
 def _paper_grades() -> Table:
     rows = tuple(
         (method, grade, *(f"{value:.3f}" for value in values))
@@ -301,7 +344,7 @@ def _paper_grades() -> Table:
         for grade, values in grades.items()
     )
     header = ("method", "grade", "precision", "recall", "F1")
-    return Table("The paper's Table 3", "", header, rows, num_words=2)
+    return Table("The paper's Table 3, whole", "", header, rows, num_words=2)
 
 
 def number(value: float | None, decimals: int, *, signed: bool = False) -> str:

@@ -52,7 +52,7 @@ figure { margin: 1.2rem 0; } figcaption { color: var(--quiet); font-size: 0.9rem
 img { max-width: 100%; background: #fff; border-radius: 6px; }
 pre { overflow-x: auto; font-size: 0.85rem; border: 1px solid var(--line); padding: 0.6rem; }
 """
-FOLDED = ("By ", "Confusion of grades", "The paper's Table 3")
+FOLDED = ("By ", "Confusion of grades", "The paper's Table")
 
 
 def write_evaluation(
