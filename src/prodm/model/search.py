@@ -8,9 +8,11 @@ image does not change when its phases turn, hence
     sum |e| = sum e + 2 sum max(-e, 0)
 
 is least where nothing is negative, and that is what ``search_blind`` minimises: it draws many
-smooth motions, keeps the few that fit best, and improves those by gradient. A translation
+smooth motions, keeps the few that fit best, and rest, and improves those by gradient. A translation
 s = c cos(theta) + d sin(theta) shows in no image, so it is left out; the lesion stays where the
-centre of what was observed lies.
+centre of what was observed lies. Where only the bright part of what moves is known, nothing is
+negative to begin with; then the sum of fourth powers, which is largest for the sharpest image,
+takes the place of the absolute sum.
 
     s(theta) is sampled at M angles from the start of the scan on: smooth, with one jump where
     the scan starts and ends. Where the start is not known, it is drawn too.
@@ -24,7 +26,9 @@ All slices of a block share the motion and vote together. Images are [Z, Y, X].
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -50,6 +54,7 @@ class SearchSettings:
     amplitude_px: float = 5.0  # scale of the motions drawn
     max_slices: int = 4  # those that hold most of what moves
     start_rad: float | None = None  # where the scan starts; None where it is not known
+    objective: Literal["not negative", "peaked"] = "not negative"
 
     def __post_init__(self) -> None:
         counts = (self.num_draws, self.num_kept, self.max_slices)
@@ -103,20 +108,23 @@ def search_blind(
         starts = torch.rand(settings.num_draws, generator=generator).to(seen) * (2 * math.pi)
     else:
         starts = torch.full((settings.num_draws,), settings.start_rad).to(seen)
+    cost_of = COSTS[settings.objective]
     with torch.no_grad():
-        costs = _costs(seen, coefficients @ basis.T, starts)
+        costs = cost_of(_undone(seen, coefficients @ basis.T, starts))
     kept = costs.argsort()[: settings.num_kept]
-    coefficients, starts = coefficients[kept].clone().requires_grad_(), starts[kept]
+    rest = torch.zeros_like(coefficients[:1])
+    coefficients = torch.cat([coefficients[kept], rest]).requires_grad_()
+    starts = starts[[*kept.tolist(), int(kept[0])]]
     optimiser = torch.optim.Adam([coefficients], lr=settings.step_px)
     for step in range(settings.num_steps):
         optimiser.param_groups[0]["lr"] = settings.step_px * (1 - step / settings.num_steps)
         with torch.enable_grad():
-            cost = _costs(seen, coefficients @ basis.T, starts).sum()
+            cost = cost_of(_undone(seen, coefficients @ basis.T, starts)).sum()
         (coefficients.grad,) = torch.autograd.grad(cost, coefficients)
         optimiser.step()
     with torch.no_grad():
         shifts = coefficients @ basis.T
-        best = int(_costs(seen, shifts, starts).argmin())
+        best = int(cost_of(_undone(seen, shifts, starts)).argmin())
     return FoundMotion(shifts[best].detach(), float(starts[best]))
 
 
@@ -166,11 +174,25 @@ def smooth_basis(num_cosines: int) -> NDArray[np.float64]:
     return basis
 
 
-def _costs(moving: Tensor, shifts: Tensor, starts: Tensor) -> Tensor:
-    """Sum of absolute values [N] of the moving part [Z, Y, X] with each of N motions undone."""
+def _undone(moving: Tensor, shifts: Tensor, starts: Tensor) -> Tensor:
+    """Return the moving part [Z, Y, X] with each of N motions undone, [N, Z, Y, X]."""
     images = moving.expand(len(shifts), *moving.shape)
     still: Tensor = phase.undo(images, shifts, start_rad=starts, padding=PADDING)
-    return still.abs().sum(dim=(1, 2, 3))
+    return still
+
+
+def _absolute_sum(images: Tensor) -> Tensor:
+    return images.abs().sum(dim=(1, 2, 3))
+
+
+def _lack_of_peak(images: Tensor) -> Tensor:
+    return -((images.clamp(min=0) ** 4).sum(dim=(1, 2, 3)) ** 0.25)
+
+
+COSTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "not negative": _absolute_sum,
+    "peaked": _lack_of_peak,
+}
 
 
 def _draw_paths(settings: SearchSettings, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,124 @@
+"""Correction by phase: tell what moves from what lies behind it, find its motion, undo it.
+
+    corrected = y - e + undo(e)          e = y - b, what moves; b, the background
+
+Whatever e is, its sum is kept and its magnitudes too: calcium is put back in focus, and none
+can be invented. The whole difficulty is e, since the faint negative and streaky parts of a
+moving lesion tell the motion. It comes from one of two places:
+
+    ``separate_by_network``    a separator network, trained on the simulator's exact answer
+    ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
+        first e, which is positive throughout, so that the first search looks for the sharpest
+        image. Then, in turns: the peaks of the focused image, moved again, are what the
+        calcium must look like; what remains of y is smoothed and becomes the background.
+
+The lesion stays at the centre of what was observed, because a translation shows in no image.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+from torch import Tensor
+
+from prodm.model import normalise, to_hu
+from prodm.model.baselines import Predict
+from prodm.model.sampler import correct_blocks
+from prodm.model.search import FoundMotion, SearchSettings, explained_share, search_blind
+
+LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
+SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
+BRIGHTER_HU = 40.0
+SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
+SEED_BRIGHTER_HU = 70.0
+REACH_PX = 9  # how far beyond its bright part the calcium may show
+BEHIND_PX = 7  # width of the median that smooths the background
+PEAK_SHARE = 0.25  # of the largest value: what counts as calcium once it is in focus
+
+
+@dataclass(frozen=True, eq=False)
+class Phased:
+    """A block [Z, Y, X] corrected by phase, in HU."""
+
+    corrected_hu: Tensor
+    moving_hu: Tensor  # what was taken to move
+    motion: FoundMotion | None  # None where nothing was found to move
+
+    @property
+    def explained(self) -> float:
+        """Share of what moves that the motion of its focused, positive part explains."""
+        if self.motion is None:
+            return 1.0
+        still = self.motion.undo(self.moving_hu).clamp(min=0)
+        return explained_share(self.moving_hu, still, self.motion)
+
+
+def correct_by_phase(
+    block_hu: Tensor, background_hu: Tensor, settings: SearchSettings, generator: torch.Generator
+) -> Phased:
+    """Correct one block [Z, Y, X] whose background is known."""
+    moving = block_hu - background_hu
+    if float(moving.max()) < LEAST_MOVING_HU:
+        return Phased(block_hu, torch.zeros_like(moving), None)
+    motion = search_blind(moving, settings, generator)
+    return Phased(background_hu + motion.undo(moving), moving, motion)
+
+
+def correct_without_weights(
+    block_hu: Tensor,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    *,
+    num_turns: int = 2,
+) -> Phased:
+    """Correct one block [Z, Y, X] by classical means alone."""
+    hu = block_hu.numpy()
+    bright, near = _bright_parts(hu)
+    if not bright.any():
+        return Phased(block_hu, torch.zeros_like(block_hu), None)
+    moving = torch.from_numpy(bright)
+    motion = search_blind(moving, replace(settings, objective="peaked"), generator)
+    for _ in range(num_turns):
+        calcium = _peaks(motion.undo(moving))
+        seen = motion.apply(calcium)
+        seen = seen * float((seen * moving).sum() / (seen**2).sum().clamp(min=1))
+        behind = _median(hu - seen.numpy(), BEHIND_PX)
+        moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
+        motion = search_blind(moving, settings, generator)
+    return Phased(block_hu - moving + motion.undo(moving), moving, motion)
+
+
+def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) -> Tensor:
+    """Return the backgrounds of blocks [N, Z, Y, X] in HU, as a separator network sees them.
+
+    Beyond the range that networks see, the background keeps what the clip took away only
+    where it is dark: what is too bright is calcium.
+    """
+    image = normalise(blocks_hu)
+    generator = torch.Generator().manual_seed(0)  # a separator draws nothing
+    with torch.inference_mode():
+        behind = correct_blocks(lambda windows: predict(windows, generator), image, num_slices)
+    background: Tensor = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
+    return background.clone()
+
+
+def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return what is much brighter than its surroundings [Z, Y, X], and where that is near."""
+    excess = hu - _median(hu, SURROUNDINGS_PX)
+    strong = excess > BRIGHTER_HU
+    labels, _ = ndimage.label(strong, np.ones((3, 3, 3)))
+    seeds = np.unique(labels[(hu > SEED_HU) & (excess > SEED_BRIGHTER_HU)])
+    bright = strong & np.isin(labels, seeds[seeds > 0])
+    near = ndimage.binary_dilation(bright, np.ones((1, REACH_PX, REACH_PX)))
+    return np.where(bright, excess, 0).astype(np.float32), near
+
+
+def _peaks(still: Tensor) -> Tensor:
+    return torch.where(still > PEAK_SHARE * still.max(), still, torch.zeros_like(still))
+
+
+def _median(hu: NDArray[np.float32], width_px: int) -> NDArray[np.float32]:
+    smoothed: NDArray[np.float32] = ndimage.median_filter(hu, size=(1, width_px, width_px))
+    return smoothed
