@@ -40,6 +40,17 @@ def made_up_case(name: str, methods: tuple[str, ...], number: int) -> CasePatche
     return CasePatches(name, Grid((4, 16, 20), (3.0, 0.5, 0.5)), patches)
 
 
+def _make_study(
+    folder: Path,
+    num_cases: int,
+    methods: tuple[str, ...],
+    settings: StudySettings,
+) -> Path:
+    cases = [made_up_case(f"patient-{n}", methods, n) for n in range(num_cases)]
+    new_study(cases, folder, settings)
+    return folder
+
+
 @pytest.fixture
 def study_of(tmp_path: Path) -> StudyMaker:
     def make(
@@ -51,12 +62,17 @@ def study_of(tmp_path: Path) -> StudyMaker:
         seed: int | None = None,
         name: str = "study",
     ) -> Path:
-        cases = [made_up_case(f"patient-{n}", methods, n) for n in range(num_cases)]
         settings = StudySettings("Made-up study", readers, num_repeats, seed)
-        new_study(cases, tmp_path / name, settings)
-        return tmp_path / name
+        return _make_study(tmp_path / name, num_cases, methods, settings)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six cases, two of them twice, for two readers; the tests of a module share it."""
+    settings = StudySettings("Made-up study", ("Lee", "Roy"), num_repeats=2)
+    return _make_study(tmp_path_factory.mktemp("shared") / "study", 6, METHODS, settings)
 
 
 @contextmanager

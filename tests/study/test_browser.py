@@ -420,3 +420,27 @@ def test_one_browser_can_be_handed_from_reader_to_reader(
     expect(page.locator("#comment")).to_have_value("")
     assert stored(folder, "Lee")[0].answers.comment == "last words"
     assert stored(folder, "Roy")[0].answers.is_empty
+
+
+CUT_OFF = """() => [...document.querySelectorAll(".question")].filter((question) => {
+  const card = (question.closest(".method") ?? question).getBoundingClientRect();
+  return [question, ...question.querySelectorAll("button")].some((part) => {
+    const box = part.getBoundingClientRect();
+    return box.height < 30 || box.bottom > card.bottom + 1 || box.right > card.right + 1;
+  });
+}).length"""
+SIZES = """() => [...document.querySelectorAll("canvas")].map(
+  (canvas) => `${canvas.clientWidth} x ${canvas.clientHeight}`)"""
+
+
+@pytest.mark.parametrize("number", [2, 4, 6])
+def test_no_question_is_cut_off_however_many_methods(
+    study_of: StudyMaker, serve_process: Serve, tab: Callable[..., Page], number: int
+) -> None:
+    page = tab()
+    enter(page, serve_process(study_of(1, methods=tuple("abcdef"[:number]))).url, "Lee")
+    for width, height in ((1366, 768), (1024, 768), (820, 1180)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate(CUT_OFF) == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert len(set(page.evaluate(SIZES))) == 1  # methods are compared at one size

@@ -202,6 +202,7 @@ def test_scans_masks_and_corrected_folders_are_read_from_disk(tmp_path: Path) ->
     corrected.mkdir()
     save_nifti(corrected / "corrected.nii.gz", counted().with_hu(counted().hu + np.int16(1)))
     (corrected / "result.json").write_text("{}")
+    save_nifti(corrected / "corrected-lesions.nii.gz", counted())
     region = np.zeros(SHAPE, dtype=np.int16)
     region[5:7, 20:22, 30:32] = 1
     mask = save_nifti(tmp_path / "mask.nii.gz", counted().with_hu(region))
@@ -211,3 +212,9 @@ def test_scans_masks_and_corrected_folders_are_read_from_disk(tmp_path: Path) ->
     np.testing.assert_array_equal(case.patches["prodm"], case.patches["original"] + 1)
     assert case.grid.spacing_mm == pytest.approx(GRID.spacing_mm)
     assert set(case.inputs_sha256) == {"P1 original", "P1 prodm"}
+
+
+def test_a_corrected_folder_without_its_scan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(ProdmError, match="holds no corrected scan"):
+        cut_case(CaseSource("P1", {"a": tmp_path, "b": tmp_path}), (4, 8, 8), None)

@@ -94,12 +94,12 @@ def test_the_key_may_live_elsewhere_but_must_fit(study_of: StudyMaker, tmp_path:
         read_results(folder, other / "key" / "key.json")
 
 
-@pytest.fixture
-def report(study_of: StudyMaker, tmp_path: Path) -> Path:
-    folder, output = study_of(6, num_repeats=2), tmp_path / "report"
-    answer_all(folder, comment=EVIL)
+@pytest.fixture(scope="module")
+def report(shared_study: Path) -> Path:
+    output = shared_study / "report"
+    answer_all(shared_study, comment=EVIL)
     output.mkdir()
-    results = read_results(folder)
+    results = read_results(shared_study)
     write_report(output, results, analyse(results))
     return output
 

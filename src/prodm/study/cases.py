@@ -27,7 +27,8 @@ INT16 = np.iinfo(np.int16)
 PLACE_WORDS = ("center", "region")
 REQUIRED_COLUMNS = ("case", "method", "path")
 PLACE_COLUMNS = ("center_xyz_mm", "region")
-CORRECTED = "result.json"  # marks the output folder of prodm correct
+CORRECT_RESULT = "result.json"  # marks the output folder of prodm correct
+CORRECTED_NAMES = ("corrected", "corrected.nii.gz", "corrected.nii", "corrected.nrrd")
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,10 @@ def cut_case(source: CaseSource, shape: Index, clip_hu: tuple[float, float] | No
 def corrected_paths(source: CaseSource) -> Iterable[tuple[str, Path]]:
     """Give each method and its scan; in the output of ``prodm correct``, the corrected one."""
     for method, path in source.paths.items():
-        if not (path / CORRECTED).is_file():
+        if not (path / CORRECT_RESULT).is_file():
             yield method, path
             continue
-        inside = [p for p in sorted(path.iterdir()) if p.name.startswith("corrected")]
+        inside = [path / name for name in CORRECTED_NAMES if (path / name).exists()]
         if len(inside) != 1:
             raise ProdmError(f"case {source.name}: {path} holds no corrected scan")
         yield method, inside[0]

@@ -204,6 +204,7 @@ async function openCase(wanted) {
   showAnswers();
   showProgress();
   find("reading").removeAttribute("aria-busy");
+  scrollTo(0, 0);
   (nextOpenQuestion() ?? questions()[0]).focus({ preventScroll: true });
   const following = session.cases[index + 1];
   if (following) {
