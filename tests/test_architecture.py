@@ -19,7 +19,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "correction": BASE | {"anatomy", "physics", "model", "agatston", "pairs.blocks"},
     "evaluation": BASE | {"pairs", "model", "agatston", "correction"},
     "study": BASE | {"files", "evaluation"},
-    "benchmarks": BASE | {"anatomy", "motion", "physics", "pairs", "agatston", "model", "training"},
+    "benchmarks": BASE
+    | {"anatomy", "motion", "physics", "pairs", "agatston", "model", "training", "correction"},
 }
 
 

@@ -7,11 +7,14 @@ scan's plumbing knows nothing of it but the four facts below.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.errors import ProdmError
 from prodm.volume import Vector
+
+if TYPE_CHECKING:
+    from prodm.model.checkpoint import Trained
 
 WINDOW_BUDGET_BYTES = 2**30  # for what a network holds while it works
 
@@ -123,28 +126,33 @@ class NetworkCorrector:
 
 def load_corrector(weights: Path, *, device: str = "cpu") -> NetworkCorrector:
     """Return the corrector of a weights file, or refuse the file by what does not fit."""
-    from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
+
+    return as_corrector(load_network(weights), weights.stem, device=device)
+
+
+def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> NetworkCorrector:
+    """Return the corrector of a network in memory; ``file_name`` stands for a missing name."""
+    from prodm.model.baselines import build_predict
     from prodm.pairs.blocks import BLOCK_SHAPE
 
-    trained = load_network(weights)
     settings = trained.settings
     if BLOCK_SHAPE[1] % settings.network.divisor:
         raise ProdmError(
-            f"{weights} holds a network for images whose size is a multiple of "
+            f"{file_name} holds a network for images whose size is a multiple of "
             f"{settings.network.divisor}, and blocks have {BLOCK_SHAPE[1]} pixels a side"
         )
-    walks = settings.method not in ("unet", "cgan")
+    draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
-        walks = walks and settings.sampling.fresh_noise and settings.bridge.noise_scale > 0
+        draws = draws and settings.sampling.fresh_noise and settings.bridge.noise_scale > 0
     return NetworkCorrector(
         predict=build_predict(settings, trained.network.to(device)),
         num_slices=settings.network.num_slices,
-        name=str(trained.info.get("name") or f"{settings.method}, {weights.stem}"),
+        name=str(trained.info.get("name") or f"{settings.method}, {file_name}"),
         sha256=trained.sha256,
-        draws=walks,
+        draws=draws,
         max_windows=_max_windows(settings.network),
-        known=_known_spacing(trained.info, weights),
+        known=_known_spacing(trained.info, file_name),
         device=device,
     )
 
@@ -163,7 +171,7 @@ def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose i
     return int(min(128, max(1, WINDOW_BUDGET_BYTES // held_bytes)))
 
 
-def _known_spacing(info: dict[str, Any], weights: Path) -> SpacingRange:
+def _known_spacing(info: dict[str, Any], file_name: str) -> SpacingRange:
     """Return the range that a weights file states under ``spacing_range_mm``, or the usual one."""
     stated = info.get("spacing_range_mm")
     if stated is None:
@@ -175,7 +183,7 @@ def _known_spacing(info: dict[str, Any], weights: Path) -> SpacingRange:
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise ProdmError(
-            f"{weights} states its spacing_range_mm as {stated!r} instead of "
+            f"{file_name} states its spacing_range_mm as {stated!r} instead of "
             "{'slice': [low, high], 'pixel': [low, high]}"
         ) from None
 

@@ -1,0 +1,155 @@
+"""How long a whole scan takes to correct, beside the same work window by window.
+
+The scan is made up: 512 x 512 x 135 voxels of tissue with five moving plaques, one block each.
+Its content does not change the speed. Each contender runs in a process of its own, so that its
+peak memory is its own. The error by the number of steps needs trained weights, and is measured on
+moved phantoms, whose true score is known.
+"""
+
+import multiprocessing
+import resource
+import time
+import tomllib
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prodm.runs import Progress, fill, no_progress
+from prodm.volume import Grid, Volume
+
+SHAPE = (135, 512, 512)
+SPACING_MM = (3.0, 0.7, 0.7)
+PLAQUES_ZYX = ((40, 200, 200), (40, 300, 300), (64, 220, 330), (88, 200, 200), (88, 300, 300))
+STEPS = (1, 2, 4, 10)
+
+
+def race(
+    weights: Path | None,
+    *,
+    steps: int = 10,
+    samples: int = 8,
+    phantoms: int = 4,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Measure the correction of one large scan; return numbers fit for JSON.
+
+    Without weights an untrained network of the compact settings takes their place, which is as
+    fast; the errors are then left out. The work window by window is done for one sample, and
+    counted as many times as there are samples.
+    """
+    jobs = 2 + (phantoms if weights is not None else 0)
+    progress(0, jobs)
+    together = _apart(_measure, weights, steps, samples, None)
+    progress(1, jobs)
+    single = _apart(_measure, weights, steps, 1, 1)
+    progress(2, jobs)
+    alone_s = single["network_s"] * samples + single["rest_s"]
+    errors = []
+    if weights is not None:
+        for number in range(phantoms):
+            errors.append(_apart(_errors, weights, number))
+            progress(3 + number, jobs)
+    return {
+        "shape": list(SHAPE),
+        "steps": steps,
+        "samples": samples,
+        **together,
+        "window_by_window_s": alone_s,
+        "times_faster": alone_s / together["seconds"],
+        "errors": _mean_errors(errors),
+    }
+
+
+def _apart(function: Any, *arguments: Any) -> Any:  # noqa: ANN401
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def _corrector(weights: Path | None) -> Any:  # noqa: ANN401
+    from prodm.correction.correctors import as_corrector, load_corrector
+    from prodm.model.baselines import ModelSettings, build_network
+    from prodm.model.checkpoint import Trained
+
+    if weights is not None:
+        return load_corrector(weights)
+    text = (resources.files("prodm") / "settings" / "compact.toml").read_text(encoding="utf-8")
+    settings = fill(ModelSettings, tomllib.loads(text)["model"])
+    network = build_network(settings, seed=0).eval()
+    return as_corrector(Trained(network, settings, {"name": "compact, untrained"}, ""), "none")
+
+
+def _measure(
+    weights: Path | None, steps: int, samples: int, max_windows: int | None
+) -> dict[str, Any]:
+    from prodm.correction import correct
+
+    corrector = _corrector(weights)
+    if max_windows is not None:
+        corrector = replace(corrector, max_windows=max_windows)
+    volume, region = made_up_scan()
+    base_mib = _peak_mib()
+    started = time.perf_counter()
+    result = correct(volume, region, corrector, steps=steps, samples=samples)
+    seconds = time.perf_counter() - started
+    return {
+        "model": corrector.name,
+        "blocks": len(result.rois),
+        "windows_per_batch": corrector.max_windows,
+        "seconds": seconds,
+        "network_s": result.corrector_seconds,
+        "rest_s": seconds - result.corrector_seconds,
+        "network_share": result.corrector_seconds / seconds,
+        "memory_mib": _peak_mib(),
+        "memory_before_mib": base_mib,
+    }
+
+
+def made_up_scan() -> tuple[Volume, Any]:
+    """Return a scan of tissue with five plaques far apart, and the region around them."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(40, 10, (8, *SHAPE[1:])).astype(np.int16)
+    hu = np.concatenate([noise] * (SHAPE[0] // 8 + 1))[: SHAPE[0]].copy()
+    for z, y, x in PLAQUES_ZYX:
+        hu[z : z + 2, y : y + 3, x : x + 6] = 300
+    region = np.zeros(SHAPE, dtype=bool)
+    region[20:110, 150:400, 150:400] = True
+    return Volume(hu, Grid(SHAPE, SPACING_MM)), region
+
+
+def _errors(weights: Path, number: int) -> dict[str, float] | None:
+    """Return the absolute score errors of one moved phantom, uncorrected and by steps."""
+    from prodm import agatston
+    from prodm.anatomy.phantom import PhantomSettings, make_phantom
+    from prodm.correction import correct
+    from prodm.motion.profiles import PROFILES, draw
+    from prodm.pairs.simulate import simulate
+
+    phantom = make_phantom(70_000 + number, PhantomSettings(num_pixels=320, gated_fraction=0.0))
+    if not phantom.calcium.any():
+        return None
+    rng = np.random.default_rng(number)
+    profile = list(PROFILES)[(5 * number) % len(PROFILES)]
+    path = draw(profile, rng, pixel_spacing_mm=phantom.still.spacing_mm[1], num_angles=360)
+    moving = simulate(phantom.still, phantom.calcium, path, rng=rng).moving
+    scan = moving.with_hu(np.rint(moving.hu).astype(np.int16))
+    true = agatston.score(phantom.still, phantom.heart).agatston
+    corrector = _corrector(weights)
+    errors = {"uncorrected": abs(agatston.score(scan, phantom.heart).agatston - true)}
+    for steps in STEPS:
+        result = correct(scan, phantom.heart, corrector, steps=steps, samples=1)
+        errors[str(steps)] = abs(result.after.agatston - true)
+    return errors
+
+
+def _mean_errors(errors: list[dict[str, float] | None]) -> dict[str, float]:
+    known = [entry for entry in errors if entry is not None]
+    if not known:
+        return {}
+    return {key: float(np.mean([entry[key] for entry in known])) for key in known[0]}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
