@@ -114,6 +114,13 @@ def test_serving_needs_readers_and_whole_keys(study: Path, tmp_path: Path) -> No
     )
 
 
+def test_a_file_that_is_no_certificate_is_refused(study: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("not a certificate")
+    sentence = refused("serve", study, "--tls-key", wrong, "--tls-certificate", wrong)
+    assert "are not a certificate and its key in PEM" in sentence
+
+
 def test_a_study_without_readers_is_not_served(tmp_path: Path, scans: dict[str, Path]) -> None:
     case = "P:" + ",".join(f"{method}={path}" for method, path in scans.items())
     run("new", "-o", tmp_path / "trial", "--case", case)

@@ -18,6 +18,7 @@ The server reads ``STUDY/served`` and never the key: it runs as well where the k
 import ipaddress
 import socket
 import sqlite3
+import ssl
 import unicodedata
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -312,6 +313,15 @@ def web_server(
     """Wrap the application in a server that says nothing of itself."""
     import uvicorn
 
+    if certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                certificate, private_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise ProdmError(
+                f"{certificate} and {private_key} are not a certificate and its key in PEM"
+            ) from error
     config = uvicorn.Config(
         app,
         log_level="warning",
