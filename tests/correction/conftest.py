@@ -118,7 +118,9 @@ class Oracle(Identity):
         assert self.moved is not None
         moving, still = self.moved.moving, self.moved.still
         sampling = choose_sampling(moving.spacing_mm, self.known)
-        plan = make_plan(find_candidates(moving, self.moved.heart).mask, sampling)
+        plan = make_plan(
+            find_candidates(moving, self.moved.heart).mask, sampling, moving.spacing_mm
+        )
         both = [
             np.concatenate([sampling.take(volume.hu, window) for window in plan.windows])
             for volume in (moving, still)

@@ -116,7 +116,9 @@ def test_the_clip_lowers_no_voxel_that_the_network_leaves(moved: Any) -> None:  
 
 def test_voxels_outside_the_blocks_are_bit_identical(moved: Any) -> None:  # noqa: ANN401
     result = correct(moved.moving, moved.heart, Drawn(), samples=1)
-    plan = make_plan(find_candidates(moved.moving, moved.heart).mask, Sampling())
+    plan = make_plan(
+        find_candidates(moved.moving, moved.heart).mask, Sampling(), moved.moving.spacing_mm
+    )
     covered = np.zeros(moved.moving.shape, bool)
     for window in plan.windows:
         covered[inside(window, moved.moving.shape)[1]] = True
@@ -132,7 +134,7 @@ def test_bone_and_calcium_outside_the_region_are_not_touched(move_made: Any) -> 
     heart[:, :, 60:] = False  # the second lesion lies outside, but under the first one's block
     result = correct(moved.moving, heart, Drawn(constant_hu=50.0), samples=1)
     dense = (moved.moving.hu >= 130) & ~heart
-    plan = make_plan(result.candidates.mask, Sampling())
+    plan = make_plan(result.candidates.mask, Sampling(), moved.moving.spacing_mm)
     assert dense[plan.box].any()
     np.testing.assert_array_equal(result.volume.hu[dense], moved.moving.hu[dense])
 

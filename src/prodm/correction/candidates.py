@@ -1,10 +1,11 @@
 """Where calcium may be: what a correction looks at, and nothing else.
 
 Motion spreads a lesion over its path and so lowers its HU: a plaque of 300 HU may peak at 110.
-Candidates therefore start below the 130 HU of the score:
+Candidates therefore start below the 130 HU of the score. They are sought twice, little smoothed
+(0.6 mm) for what is small, and more (1.2 mm) for what is faint and spread:
 
-    weak      smoothed HU reach 100, and stand 50 HU above the tissue around
-    strong    smoothed HU reach 110 and stand four deviations of the noise above the tissue,
+    weak      smoothed HU reach 100 (80), and stand 50 (40) HU above the tissue around
+    strong    smoothed HU reach 110 (85) and stand four deviations of the noise above the tissue,
               or the pixels would be scored as they are (130 HU, 1 mm2)
 
     narrow    an opening by a disc of 2.5 mm takes away at least 0.48 of what stands above the
@@ -27,19 +28,28 @@ from prodm.volume import Vector, Volume, Window
 
 Mask = NDArray[np.bool_]
 
-WEAK_HU = 100.0
-STRONG_HU = 110.0
-WEAK_CONTRAST_HU = 50.0
 STRONG_DEVIATIONS = 4.0
 SCORED_AREA_MM2 = 1.0
 NARROW_RADIUS_MM = 2.5
 NARROW_SHARE = 0.48  # two real scans: bands 0.34 to 0.47, coronary calcium 0.79 and more
 DENSE_HU = 300.0
-SMOOTHING_MM = 0.6  # deviation of the Gaussian, in the plane
 SURROUNDING_MM = 5.0  # deviation of the Gaussian that averages the tissue around
 TISSUE_HU = (-100.0, 100.0)  # what counts as tissue around is clipped to this range
 TOUCHING = np.ones((3, 3, 3), dtype=bool)
 IN_PLANE = np.stack([np.zeros((3, 3), bool), np.ones((3, 3), bool), np.zeros((3, 3), bool)])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One way to look: the deviation of the smoothing in the plane, and the thresholds for it."""
+
+    smoothing_mm: float
+    weak_hu: float
+    strong_hu: float
+    contrast_hu: float
+
+
+SCALES = (Scale(0.6, 100.0, 110.0, 50.0), Scale(1.2, 80.0, 85.0, 40.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +69,41 @@ def find_candidates(volume: Volume, region: Mask) -> Candidates:
     window = bounding_box(region, 3 * SURROUNDING_MM, volume.spacing_mm)
     hu, inside = volume.hu[window].astype(np.float32), region[window]
     noise_hu = _noise_hu(hu, inside)
-    smooth = _blur(hu, SMOOTHING_MM, volume.spacing_mm)
-    contrast = smooth - _blur(np.clip(hu, *TISSUE_HU), SURROUNDING_MM, volume.spacing_mm)
-    scored = inside & _scored(hu, inside, volume.spacing_mm)
-    weak = inside & (smooth >= WEAK_HU) & (contrast >= WEAK_CONTRAST_HU)
-    strong = weak & (smooth >= STRONG_HU) & (contrast >= STRONG_DEVIATIONS * noise_hu)
-    pieces, _ = ndimage.label(weak | scored, structure=TOUCHING)
-    chosen = np.unique(pieces[strong | scored])
-    if chosen.size:
-        height = smooth - _opened(smooth, pieces > 0, volume.spacing_mm)
-        peaks_hu = ndimage.maximum(smooth, pieces, chosen)
-        heights_hu = ndimage.maximum(height, pieces, chosen)
-        contrasts_hu = ndimage.maximum(contrast, pieces, chosen)
-        chosen = chosen[(heights_hu >= NARROW_SHARE * contrasts_hu) | (peaks_hu >= DENSE_HU)]
-    mask[window] = np.isin(pieces, chosen)
-    return Candidates(mask, int(chosen.size), noise_hu)
+    around = _blur(np.clip(hu, *TISSUE_HU), SURROUNDING_MM, volume.spacing_mm)
+    scored = _scored(hu, inside, volume.spacing_mm)
+    for scale in SCALES:
+        smooth = _blur(hu, scale.smoothing_mm, volume.spacing_mm)
+        contrast = smooth - around
+        weak = inside & (smooth >= scale.weak_hu) & (contrast >= scale.contrast_hu)
+        strong = (smooth >= scale.strong_hu) & (contrast >= STRONG_DEVIATIONS * noise_hu)
+        mask[window] |= _narrow_pieces(
+            weak | scored, (weak & strong) | scored, smooth, contrast, volume.spacing_mm
+        )
+    _, count = ndimage.label(mask[window], structure=TOUCHING)
+    return Candidates(mask, count, noise_hu)
+
+
+def _narrow_pieces(
+    weak: Mask,
+    strong: Mask,
+    smooth: NDArray[np.float32],
+    contrast: NDArray[np.float32],
+    spacing_mm: Vector,
+) -> Mask:
+    """Return the connected pieces of ``weak`` that hold a strong voxel and are narrow."""
+    pieces, _ = ndimage.label(weak, structure=TOUCHING)
+    chosen = np.unique(pieces[strong])
+    if chosen.size == 0:
+        return np.zeros_like(weak)
+    voxels = np.nonzero(pieces)
+    height = smooth - _opened(smooth, weak, spacing_mm)
+    peaks_hu, heights_hu, contrasts_hu = (
+        ndimage.maximum(image[voxels], pieces[voxels], chosen)
+        for image in (smooth, height, contrast)
+    )
+    chosen = chosen[(heights_hu >= NARROW_SHARE * contrasts_hu) | (peaks_hu >= DENSE_HU)]
+    kept: Mask = np.isin(pieces, chosen)
+    return kept
 
 
 def bounding_box(mask: Mask, margin_mm: float, spacing_mm: Vector) -> Window:

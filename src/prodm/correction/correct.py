@@ -22,7 +22,7 @@ from scipy import ndimage
 from prodm import agatston
 from prodm.agatston import Region, Score
 from prodm.calcium import AIR_HU, CALCIUM_THRESHOLD_HU
-from prodm.correction.candidates import Candidates, Mask, find_candidates
+from prodm.correction.candidates import Candidates, Mask, bounding_box, find_candidates
 from prodm.correction.correctors import Corrector
 from prodm.correction.geometry import Blocks, Sampling, choose_sampling
 from prodm.correction.trust import Spread, left_alone_warnings, spread_of, trust_warnings
@@ -34,6 +34,7 @@ from prodm.volume import Hounsfield, Index, Vector, Volume, Window
 Scorer = Callable[[Volume, Region], Score]
 
 FADE = (8, 16, 16)  # the change fades in over a window's length divided by this
+REACH_MM = 6.0
 NEAR_CANDIDATE_MM = 3.0  # dense voxels outside the region this near belong to the candidate
 NO_CANDIDATES = "nothing in the region looks like calcium, so the scan is unchanged"
 
@@ -174,7 +175,7 @@ def correct(
         left = left_alone_warnings(before, candidates.mask, volume.grid)
         warnings = (NO_CANDIDATES, *left)
         return replace(result, warnings=warnings, seconds=time.perf_counter() - started)
-    plan = make_plan(candidates.mask, sampling)
+    plan = make_plan(candidates.mask, sampling, volume.spacing_mm)
     allowed = _allowed(volume, inner, candidates.mask, plan.box)
     drawing = Drawing(steps, num_samples, seed)
     changes, corrector_seconds = _changes(volume, plan, corrector, drawing, progress)
@@ -194,10 +195,18 @@ def correct(
     )
 
 
-def make_plan(candidates: Mask, sampling: Sampling) -> Plan:
-    """Lay few windows over the candidates and work out how much each voxel may change."""
+def make_plan(candidates: Mask, sampling: Sampling, spacing_mm: Vector) -> Plan:
+    """Lay few windows over the candidates and work out how much each voxel may change.
+
+    What surrounds a candidate by the reach of motion is covered with it, because calcium may
+    have come from there.
+    """
     shape: Index = (candidates.shape[0], candidates.shape[1], candidates.shape[2])
-    windows = tuple(cover(candidates, sampling.window_shape))
+    reached = np.zeros_like(candidates)
+    near = bounding_box(candidates, REACH_MM, spacing_mm)
+    distance_mm = ndimage.distance_transform_edt(~candidates[near], sampling=spacing_mm)
+    reached[near] = distance_mm <= REACH_MM
+    windows = tuple(cover(reached, sampling.window_shape))
     parts = [inside(window, shape)[1] for window in windows]
     z, y, x = (
         slice(min(p[axis].start for p in parts), max(p[axis].stop for p in parts))
