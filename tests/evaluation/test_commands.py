@@ -260,3 +260,26 @@ def test_agreement_with_the_sheet_by_hand() -> None:
     assert row["kappa"] == pytest.approx(1 - (2 / 4) / (30 / 16))
     with pytest.raises(ProdmError, match="no non-gated scan could be read"):
         tables_of([], {})
+
+
+@pytest.mark.slow
+def test_phantoms_in_coca_s_form_agree_with_their_sheet(tmp_path: Path) -> None:
+    from prodm.agatston import score
+    from prodm.anatomy.phantom import make_phantom
+
+    root = tmp_path / "coca"
+    totals = {}
+    for number in (1, 2):
+        phantom = make_phantom(number)
+        totals[f"{number}A"] = round(score(phantom.still, phantom.calcium).agatston)
+        write_nongated(root, str(number), phantom.still)
+    write_sheet(root, {key: [0, total, 0, 0, total] for key, total in totals.items()})
+    out = tmp_path / "out"
+    result = run("evaluate", "--coca-nongated", root, "--run", "identity", "-o", out, "--json")
+    content = json.loads(result.stdout)
+    assert content["n"] == 2, content["problems"]
+    before, after = content["rows"]
+    assert {**before, "method": ""} == {**after, "method": ""}
+    with (out / "scans.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):  # other calcium of the chest may lie in the heart found
+            assert float(row["no correction"]) >= 0.7 * float(row["sheet"])

@@ -1,5 +1,7 @@
 """All methods on the same patches: laws that hold whatever the methods are."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -195,3 +197,10 @@ def test_a_store_without_test_patients_is_refused(
 def test_bands_begin_at_their_edges() -> None:
     assert band(1.99, (2.0, 5.0), "mm²") == (0, "< 2 mm²")
     assert band(7.7, (4.0, 23 / 3), "px") == (2, "≥ 7.67 px")
+
+
+def test_the_metrics_of_two_thousand_patches_take_less_than_twenty_seconds(pairs: Pairs) -> None:
+    selection = select(pairs)
+    started = time.process_time()
+    compare(selection, [no_correction()])
+    assert (time.process_time() - started) / selection.num_patches < 0.010

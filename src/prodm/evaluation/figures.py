@@ -134,8 +134,9 @@ def draw_bland_altman(scores: Scores) -> "Figure":
             (agreement.high, "--", "+1.96 sd"),
         ):
             panel.axhline(value, color=INK, ls=style, lw=1)
+            text = f"{what} {value:+.1f}".replace("-", "−")
             panel.annotate(
-                f"{what} {value:+.1f}", (1, value), xycoords=("axes fraction", "data"),
+                text, (1, value), xycoords=("axes fraction", "data"),
                 xytext=(-2, 2), textcoords="offset points", ha="right", va="bottom", fontsize=7,
             )  # fmt: skip
         title = name
@@ -144,7 +145,7 @@ def draw_bland_altman(scores: Scores) -> "Figure":
         else:
             title += " (own scale)"
         panel.set_xscale("symlog", linthresh=10)
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 3 * max(10.0, float((true + found).max()) / 2))
         panel.set_xlabel("mean of score and true score", fontsize=8)
         panel.set_ylabel("score − true score", fontsize=8)
         panel.set_title(_wrapped(title), fontsize=10, color=INK)
@@ -268,8 +269,8 @@ def _grid(
 
 def _panels(count: int, panel_inches: tuple[float, float]) -> tuple["Figure", list["Axes"]]:
     """Return a figure with ``count`` panels in rows of at most four."""
-    num_columns = min(count, MOST_COLUMNS)
-    num_rows = math.ceil(count / num_columns)
+    num_rows = math.ceil(count / MOST_COLUMNS)
+    num_columns = math.ceil(count / num_rows)
     figure, axes = _grid(num_rows, num_columns, panel_inches)
     for unused in axes.flat[count:]:
         unused.set_visible(False)
@@ -280,6 +281,6 @@ def _bare(panel: "Axes") -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _wrapped(name: str, width: int = 22) -> str:
+def _wrapped(name: str, width: int = 28) -> str:
     """Break a long name so that it fits over a panel."""
     return "\n".join(name[n : n + width] for n in range(0, len(name), width))

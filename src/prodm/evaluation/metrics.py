@@ -175,8 +175,8 @@ def dice_loss(predicted: Mask, true: Mask) -> float:
     >>> dice_loss(np.array([1, 1, 0, 0], bool), np.array([0, 1, 1, 0], bool))
     0.5
     """
-    total = np.count_nonzero(predicted) + np.count_nonzero(true)
-    return 1 - 2 * np.count_nonzero(predicted & true) / total if total else 0.0
+    total = int(np.count_nonzero(predicted)) + int(np.count_nonzero(true))
+    return 1 - 2 * int(np.count_nonzero(predicted & true)) / total if total else 0.0
 
 
 def shifted_dice_loss(predicted: Mask, true: Mask) -> float:
@@ -185,7 +185,7 @@ def shifted_dice_loss(predicted: Mask, true: Mask) -> float:
     Each pair of a true and a predicted voxel in one slice overlaps under one shift, so counting
     the pairs by their distance gives the overlap for every shift at once.
     """
-    total = np.count_nonzero(predicted) + np.count_nonzero(true)
+    total = int(np.count_nonzero(predicted)) + int(np.count_nonzero(true))
     if not total:
         return 0.0
     reach = MAX_SHIFT_PIXELS

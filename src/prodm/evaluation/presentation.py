@@ -18,6 +18,7 @@ METRIC_TITLES = {
     "pearson_r": "Pearson r",
 }
 NOTHING = "–"
+FIXED = "\u00a0"  # a space at which no line breaks
 
 
 @dataclass(frozen=True)
@@ -200,20 +201,28 @@ def _differences(content: dict[str, Any], tables: dict[str, Any]) -> Table:
 
 
 def _table3(tables: dict[str, Any]) -> Table:
+    cells = {(row["method"], row["grade"]): row for row in tables["table3"]}
+    methods = list(dict.fromkeys(method for method, _ in cells))
+    counts = {grade: cells[methods[0], grade]["n"] for grade in GRADES}
+    present = [grade for grade in GRADES if counts[grade]]
     rows = tuple(
         (
-            row["method"],
-            row["grade"],
-            number(row["precision"], 3),
-            number(row["recall"], 3),
-            number(row["f1"], 3),
-            str(row["n"]),
+            method,
+            *(
+                number(cells[method, grade][name], 3)
+                for grade in present
+                for name in ("precision", "recall", "f1")
+            ),
         )
-        for row in tables["table3"]
+        for method in methods
     )
-    note = "Grades: none 0, minimal to 10, mild to 100, moderate to 400, severe above."
-    header = ("method", "grade", "precision", "recall", "F1", "n")
-    return Table("Grades one by one (the paper's Table 3)", note, header, rows, num_words=2)
+    sizes = ", ".join(f"{grade} {counts[grade]}" for grade in present)
+    note = (
+        "Grades: none 0, minimal to 10, mild to 100, moderate to 400, severe above; n of each "
+        f"that occurs: {sizes}."
+    )
+    titles = (f"{grade} {name}" for grade in present for name in ("precision", "recall", "F1"))
+    return Table("Grades one by one (the paper's Table 3)", note, ("method", *titles), rows)
 
 
 def _confusion(name: str, matrix: dict[str, Any]) -> Table:
@@ -355,14 +364,14 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     """
     if value is None:
         return NOTHING
-    return f"{value:{'+' if signed else ''}.{decimals}f}"
+    return f"{value:{'+' if signed else ''}.{decimals}f}".replace("-", "−")
 
 
 def with_error(row: dict[str, Any], name: str, decimals: int) -> str:
     """Write a mean and its standard error."""
     if row[name] is None:
         return NOTHING
-    return f"{number(row[name], decimals)} ± {number(row[f'{name}_se'], decimals)}"
+    return f"{number(row[name], decimals)}{FIXED}±{FIXED}{number(row[f'{name}_se'], decimals)}"
 
 
 def interval(difference: dict[str, float | None], decimals: int) -> str:
@@ -372,5 +381,6 @@ def interval(difference: dict[str, float | None], decimals: int) -> str:
         return number(value, decimals, signed=True)
     return (
         f"{number(value, decimals, signed=True)} "
-        f"({number(low, decimals, signed=True)} to {number(high, decimals, signed=True)})"
+        f"({number(low, decimals, signed=True)}{FIXED}to{FIXED}"
+        f"{number(high, decimals, signed=True)})"
     )

@@ -44,9 +44,9 @@ h3 { font-size: 1rem; margin-bottom: 0.2rem; }
 .quiet { color: var(--quiet); }
 .warn { border-left: 4px solid #d98e2b; padding-left: 0.8rem; }
 table { border-collapse: collapse; margin: 0.6rem 0; font-size: 0.9rem; }
-th, td { text-align: left; padding: 0.3rem 0.65rem; border-bottom: 1px solid var(--line); }
+th, td { text-align: left; padding: 0.3rem 0.55rem; border-bottom: 1px solid var(--line); }
 th { vertical-align: bottom; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; } details { margin: 0.4rem 0; } summary { cursor: pointer; }
 figure { margin: 1.2rem 0; } figcaption { color: var(--quiet); font-size: 0.9rem; }
 img { max-width: 100%; background: #fff; border-radius: 6px; }
