@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 from prodm.anatomy.fields import Bend, RandomField, draw_field
 from prodm.anatomy.grain import STREAK_SHARE, blur, draw_noise, noise_spectrum
 from prodm.anatomy.painting import Canvas, Floats
-from prodm.anatomy.plaques import Plaque, PlaqueSettings, burden_of_seed, draw_plaques
+from prodm.anatomy.plaques import Plaque, PlaqueSettings, draw_plaques, rank_of_seed
 from prodm.anatomy.thorax import OtherCalcium, Thorax, draw_thorax
 from prodm.calcium import AIR_HU, CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
@@ -105,7 +105,7 @@ def make_phantom(seed: int, settings: PhantomSettings = PhantomSettings()) -> Ph
         thorax.heart.arteries,
         thorax.heart.artery_radius_mm,
         settings.plaques,
-        burden_of_seed(seed),
+        rank_of_seed(seed),
     )
     grid = _place_grid(rngs["acquisition"], acquisition, settings.num_pixels, thorax, scale)
     plaques = tuple(plaque for plaque in plaques if _within(grid, plaque.position_xyz_mm))

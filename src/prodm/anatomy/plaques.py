@@ -27,17 +27,17 @@ class PlaqueSettings:
     """How plaques are drawn. Spreads are those of the logarithm."""
 
     zero_calcium_fraction: float = 0.2  # of patients
-    count: float = 5.7  # plaques of a patient with the median burden
-    count_spread: float = 1.75
-    count_most: float = 60.0  # the count levels off towards it
+    count: float = 4.2  # plaques of a patient with the median burden
+    count_spread: float = 1.95
+    count_most: float = 85.0  # the count levels off towards it
     length_mm: float = 4.2
     length_spread: float = 0.7
-    width_mm: float = 1.55
+    width_mm: float = 1.54
     width_spread: float = 0.3
     density_hu: float = 362.0  # of the calcium itself, before the scanner blurs it
     density_spread: float = 0.19
     density_own_spread: float = 0.2  # the part that does not follow the size
-    burden_to_size: float = 0.05  # how far the patient's burden moves the size of plaques
+    burden_to_size: float = 0.08  # how far the patient's burden moves the size of plaques
     heavy_fraction: float = 0.05  # of plaques are far larger than the rest
     heavy_size: float = 1.6
     vessel_shares: tuple[float, float, float, float] = (0.47, 0.18, 0.295, 0.055)  # LAD LCX RCA LM
@@ -82,16 +82,16 @@ class Plaque:
         }
 
 
-def burden_of_seed(seed: int) -> float:
-    """Return the burden of a patient, normally distributed over seeds.
+def rank_of_seed(seed: int) -> float:
+    """Return where a patient stands among all, from 0, no calcium, to 1, the most.
 
-    Steps of the golden ratio spread it evenly, so that a few neighbouring seeds already hold
-    light and heavy patients in the right proportion.
+    Steps of the golden ratio spread the ranks evenly, so that a few neighbouring seeds already
+    hold free, light and heavy patients in the right proportion.
 
-    >>> [round(burden_of_seed(seed), 2) for seed in range(4)]
-    [0.0, -1.18, 0.63, -0.37]
+    >>> [round(rank_of_seed(seed), 2) for seed in range(4)]
+    [0.5, 0.12, 0.74, 0.35]
     """
-    return NormalDist().inv_cdf(min(max((0.5 + seed * GOLDEN_RATIO) % 1.0, 1e-6), 1 - 1e-6))
+    return (0.5 + seed * GOLDEN_RATIO) % 1.0
 
 
 def draw_plaques(
@@ -99,11 +99,14 @@ def draw_plaques(
     arteries: dict[Vessel, Array],
     artery_radius_mm: dict[Vessel, Array],
     settings: PlaqueSettings,
-    burden: float,
+    rank: float,
 ) -> tuple[Plaque, ...]:
-    """Draw the plaques of one patient; none for a share of patients."""
-    if rng.random() < settings.zero_calcium_fraction:
+    """Draw the plaques of the patient of one rank; the lowest ranks have none."""
+    free = settings.zero_calcium_fraction
+    if rank < free or free == 1.0:
         return ()
+    quantile = (rank - free) / (1.0 - free)
+    burden = NormalDist().inv_cdf(min(max(quantile, 1e-6), 1 - 1e-6))
     wanted = settings.count * np.exp(settings.count_spread * burden)
     mean = wanted / (1 + wanted / settings.count_most)
     count = max(1, rng.poisson(mean))
