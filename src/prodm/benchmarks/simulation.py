@@ -34,7 +34,7 @@ RACE_PROFILE = "piecewise-x-medium"
 FAMILIES = ("translation-x-medium", "oscillation-y-medium", "piecewise-x-large", "jitter-medium")
 NUM_SLICES = 8
 BLOCK_SHAPE = (16, 64, 64)
-PICTURE_PX = 97
+PICTURE_PX = 81
 PICTURE_SLICES = 6
 MOST_SEEDS = 12
 
@@ -63,7 +63,7 @@ def race(
     *,
     num_angles: int = 720,
     size_px: int | None = None,
-    picture_angles: int = 360,
+    picture_angles: int = 180,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Time all contestants and compare their pictures; ``size_px`` crops for a quick look."""
