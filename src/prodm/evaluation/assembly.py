@@ -27,16 +27,8 @@ class Layout:
     windows: tuple[Window, ...]  # one per block, in the box
     own: tuple[Mask, ...]  # one per block: the voxels that it decides
 
-    @property
-    def counted(self) -> Mask:
-        """Return the voxels [Z, Y, X] of the box that some block decides."""
-        mask = np.zeros(self.shape, dtype=bool)
-        for window, own in zip(self.windows, self.own, strict=True):
-            mask[window] |= own
-        return mask
-
     def assemble(self, blocks: NDArray[Any], *, empty: float = AIR_HU) -> NDArray[Any]:
-        """Return the box with blocks [N, Z, Y, X] in it; ``empty`` where there is none."""
+        """Return the box with blocks [N, Z, Y, X] in it; where there is none, air by default."""
         if len(blocks) != len(self.windows):
             raise ProdmError(f"the scan has {len(self.windows)} blocks, got {len(blocks)}")
         box = np.full(self.shape, empty, dtype=blocks.dtype)

@@ -146,7 +146,6 @@ def _measure(blocks: ScanBlocks) -> _Still:
             layout.assemble(blocks.still),
             layout.assemble(blocks.background),
             blocks.spacing_mm,
-            counted=layout.counted,
         ),
     )
 

@@ -94,16 +94,10 @@ def scored_region(background_hu: NDArray[np.int16]) -> Mask:
 
 
 def measure(
-    still_hu: NDArray[np.int16],
-    background_hu: NDArray[np.int16],
-    spacing_mm: Vector,
-    *,
-    counted: Mask | None = None,
+    still_hu: NDArray[np.int16], background_hu: NDArray[np.int16], spacing_mm: Vector
 ) -> Truth:
-    """Measure a still image; outside ``counted`` [Z, Y, X], where given, nothing is scored."""
+    """Measure a still image [Z, Y, X]."""
     region = scored_region(background_hu)
-    if counted is not None:
-        region &= counted
     mask = calcium_mask(still_hu, region)
     score = _score(still_hu, mask, spacing_mm)
     lesions = score.lesions if score else ()
