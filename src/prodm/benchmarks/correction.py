@@ -123,11 +123,15 @@ def _errors(weights: Path, number: int) -> dict[str, float] | None:
     """Return the absolute score errors of one moved phantom, uncorrected and by steps."""
     from prodm import agatston
     from prodm.anatomy.phantom import PhantomSettings, make_phantom
+    from prodm.anatomy.plaques import PlaqueSettings
     from prodm.correction import correct
     from prodm.motion.profiles import PROFILES, draw
     from prodm.pairs.simulate import simulate
 
-    phantom = make_phantom(70_000 + number, PhantomSettings(num_pixels=320, gated_fraction=0.0))
+    settings = PhantomSettings(
+        num_pixels=320, gated_fraction=0.0, plaques=PlaqueSettings(zero_calcium_fraction=0.0)
+    )
+    phantom = make_phantom(70_000 + number, settings)
     if not phantom.calcium.any():
         return None
     rng = np.random.default_rng(number)

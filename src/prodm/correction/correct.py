@@ -34,7 +34,7 @@ from prodm.volume import Hounsfield, Index, Vector, Volume, Window
 Scorer = Callable[[Volume, Region], Score]
 
 FADE = (8, 16, 16)  # the change fades in over a window's length divided by this
-REACH_MM = 6.0
+REACH_MM = 3.0
 NEAR_CANDIDATE_MM = 3.0  # dense voxels outside the region this near belong to the candidate
 NO_CANDIDATES = "nothing in the region looks like calcium, so the scan is unchanged"
 
