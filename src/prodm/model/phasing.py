@@ -8,8 +8,8 @@ moving lesion tell the motion. It comes from one of two places:
 
     ``separate_by_network``    a separator network, trained on the simulator's exact answer
     ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
-        first e, which is positive throughout, so that the first search looks for the sharpest
-        image. Then, in turns: the peaks of the focused image, moved again, are what the
+        first e, which lacks most of what is negative, so that the search looks for the
+        sharpest image. Then, in turns: the peaks of the focused image, moved again, are what the
         calcium must look like; what remains of y is smoothed and becomes the background.
 
 The lesion stays at the centre of what was observed, because a translation shows in no image.
@@ -33,9 +33,9 @@ SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its
 BRIGHTER_HU = 40.0
 SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
 SEED_BRIGHTER_HU = 70.0
-REACH_PX = 9  # how far beyond its bright part the calcium may show
-BEHIND_PX = 7  # width of the median that smooths the background
-PEAK_SHARE = 0.25  # of the largest value: what counts as calcium once it is in focus
+REACH_PX = 17  # how far beyond its bright part the calcium may show
+BEHIND_PX = 9  # width of the median that smooths the background
+PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,8 @@ def correct_without_weights(
     if not bright.any():
         return Phased(block_hu, torch.zeros_like(block_hu), None)
     moving = torch.from_numpy(bright)
-    motion = search_blind(moving, replace(settings, objective="peaked"), generator)
+    settings = replace(settings, objective="peaked")
+    motion = search_blind(moving, settings, generator)
     for _ in range(num_turns):
         calcium = _peaks(motion.undo(moving))
         seen = motion.apply(calcium)

@@ -1,0 +1,105 @@
+"""Correcting by phase must put calcium back in focus, keep its sum, and invent none."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from prodm.model.phasing import (
+    Phased,
+    correct_by_phase,
+    correct_without_weights,
+    separate_by_network,
+)
+from prodm.model.search import NUM_VIEWS, FoundMotion, SearchSettings
+from prodm.physics import phase
+
+KNOWN_START = SearchSettings(start_rad=0.0)
+
+
+def tissue() -> Tensor:
+    """Smooth soft tissue beside fat, three slices."""
+    column = torch.linspace(-100, 45, 64).expand(3, 64, 64)
+    grain = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(1))
+    return column + 5 * torch.nn.functional.avg_pool2d(grain, 3, stride=1, padding=1)
+
+
+def lesion() -> Tensor:
+    y, x = torch.meshgrid(torch.arange(64) - 31.0, torch.arange(64) - 33.0, indexing="ij")
+    one = 700 * torch.exp(-(x**2 / 9 + y**2 / 3))
+    return torch.stack([one / 2, one, one / 3])
+
+
+def drift() -> FoundMotion:
+    time = torch.arange(NUM_VIEWS) / NUM_VIEWS
+    theta = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS)).float()
+    return FoundMotion((time - 0.5) * (9 * theta.cos() - 5 * theta.sin()), 0.0)
+
+
+def moved() -> Tensor:
+    return tissue() + drift().apply(lesion())
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def volume_above_130(hu: Tensor) -> int:
+    return int((hu >= 130).sum())
+
+
+def test_with_the_background_known_the_lesion_comes_back() -> None:
+    result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())
+    still = tissue() + lesion()
+    assert float(moved().max()) < 0.75 * float(still.max())
+    assert float(result.corrected_hu.max()) == pytest.approx(float(still.max()), rel=0.1)
+    assert volume_above_130(result.corrected_hu) == pytest.approx(volume_above_130(still), rel=0.1)
+    assert result.explained > 0.9
+
+
+def test_the_sum_of_what_moves_is_kept() -> None:
+    result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())
+    assert float(result.corrected_hu.sum() - tissue().sum()) == pytest.approx(
+        float(moved().sum() - tissue().sum()), rel=0.05
+    )
+
+
+def test_without_weights_it_still_gains() -> None:
+    result = correct_without_weights(moved(), KNOWN_START, generator())
+    still = float((tissue() + lesion()).max())
+    assert float(result.corrected_hu.max()) > float(moved().max()) + 0.3 * (
+        still - float(moved().max())
+    )
+
+
+def test_tissue_without_calcium_is_left_alone() -> None:
+    for result in (
+        correct_without_weights(tissue(), KNOWN_START, generator()),
+        correct_by_phase(tissue(), tissue(), KNOWN_START, generator()),
+    ):
+        assert torch.equal(result.corrected_hu, tissue())
+        assert result.motion is None
+        assert result.explained == 1.0
+
+
+def test_a_lesion_at_rest_stays() -> None:
+    still = tissue() + lesion()
+    result = correct_by_phase(still, tissue(), KNOWN_START, generator())
+    assert volume_above_130(result.corrected_hu) == pytest.approx(volume_above_130(still), rel=0.1)
+
+
+def test_a_wrong_motion_explains_less() -> None:
+    right = Phased(moved(), moved() - tissue(), drift())
+    rest = Phased(moved(), moved() - tissue(), FoundMotion(torch.zeros(NUM_VIEWS), 0.0))
+    assert right.explained > rest.explained
+
+
+def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
+    def knows_all(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return (torch.full_like(y, 40.0) + 200) / 1000
+
+    blocks = torch.full((1, 4, 16, 16), 40.0)
+    blocks[0, 1, 4:8, 4:8] = 1500  # beyond what networks see
+    blocks[0, 2, 0, 0] = -900
+    background = separate_by_network(blocks, knows_all, num_slices=3)
+    assert float(background[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
+    assert float(background[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
