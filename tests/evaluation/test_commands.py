@@ -248,16 +248,16 @@ def test_real_scans_are_compared_with_the_sheet(coca: Path, tmp_path: Path, thei
 def test_agreement_with_the_sheet_by_hand() -> None:
     from prodm.evaluation.nongated import Reading, tables_of
 
-    found = [("a", 0, 0), ("b", 5, 0), ("c", 150, 90), ("d", 500, 450)]
+    found = [("a", 0, 0), ("b", 5, 0), ("c", 150, 90), ("d", 500, 450), ("e", 0, 20)]
     readings = [Reading(name, sheet, {"m": score}) for name, sheet, score in found]
     row = tables_of(readings, {})["rows"][0]
-    assert row["agatston_mae"] == (0 + 5 + 60 + 50) / 4
-    assert row["grade_accuracy_percent"] == 50
+    assert row["agatston_mae"] == (0 + 5 + 60 + 50 + 20) / 5
+    assert row["grade_accuracy_percent"] == 40
     sensitivities = [part["sensitivity"] for part in row["thresholds"]]
     assert sensitivities == [pytest.approx(2 / 3), 0.5, 1]
-    assert [part["specificity"] for part in row["thresholds"]] == [1, 1, 1]
-    # True grades 0 1 3 4, found 0 0 2 4: two steps off; of 4 x 4 pairs, 6 + 6 + 8 + 10 steps.
-    assert row["kappa"] == pytest.approx(1 - (2 / 4) / (30 / 16))
+    assert [part["specificity"] for part in row["thresholds"]] == [0.5, 1, 1]
+    # True grades 0 1 3 4 0, found 0 0 2 4 2: 4 steps off; of 5 x 5 pairs, 8 + 7 + 9 + 12 + 8.
+    assert row["kappa"] == pytest.approx(1 - (4 / 5) / (44 / 25))
     with pytest.raises(ProdmError, match="no non-gated scan could be read"):
         tables_of([], {})
 

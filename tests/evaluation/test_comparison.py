@@ -8,8 +8,9 @@ import pytest
 from prodm.errors import ProdmError
 from prodm.evaluation.comparison import Comparison, compare
 from prodm.evaluation.methods import Blocks, Method, find_method, leave_alone, no_correction
-from prodm.evaluation.metrics import summarise
+from prodm.evaluation.metrics import judge, measure, summarise
 from prodm.evaluation.patches import Selection, select
+from prodm.evaluation.similarity import ssim
 from prodm.evaluation.tables import band, find_reference, tables_of
 from prodm.pairs.store import Pairs
 from prodm.volume import Vector
@@ -113,6 +114,8 @@ def test_tables_are_of_all_cases_and_add_up(comparison: Comparison) -> None:
     assert content["patients"] == 4
     for level in content["levels"].values():
         assert level["table2"][0]["method"] == "no correction"
+        assert 80 < level["table2"][0]["mass_kept_percent"] < 105  # some leaves the neighbourhood
+        assert level["table2"][1]["mass_kept_percent"] == pytest.approx(100)
         for groups in level["by"].values():
             own = [row["n"] for row in groups if row["method"] == "oracle"]
             assert sum(own) == level["n"]
@@ -201,6 +204,14 @@ def test_bands_begin_at_their_edges() -> None:
 
 def test_the_metrics_of_two_thousand_patches_take_less_than_twenty_seconds(pairs: Pairs) -> None:
     selection = select(pairs)
-    started = time.process_time()
-    compare(selection, [no_correction()])
-    assert (time.process_time() - started) / selection.num_patches < 0.010
+    blocks = next(selection.read())
+    moving = selection.read_moving(blocks, blocks.motions[0]).astype(np.float32)
+    seconds = []
+    for _ in range(5):
+        started = time.process_time()
+        similarities = ssim(moving, blocks.still)
+        for n, block in enumerate(moving):
+            truth = measure(blocks.still[n], blocks.background[n], blocks.spacing_mm)
+            judge(block, truth, ssim=float(similarities[n]))
+        seconds.append((time.process_time() - started) / len(moving))
+    assert 2000 * min(seconds) < 20
