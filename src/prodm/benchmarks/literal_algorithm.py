@@ -21,22 +21,23 @@ def move_literally(
     displacement: Doubles,
     *,
     air_hu: float = -1024.0,
-    careful: bool = False,
+    oversampling: int = 1,
 ) -> Floats:
     """Return slices [Z, Y, X] in HU in which the calcium moved.
 
     ``excess`` [Z, Y, X] is the calcium over the background; displacements [N, 3] are (x in pixels,
     y in pixels, z in slices). Empty slices above and below catch what moves along z.
 
-    scikit-image rotates an image bilinearly to project it, which blurs small lesions. ``careful``
-    works on half pixels with cubic interpolation, where that blur is small: many times slower, and
-    what a picture is to be compared with.
+    scikit-image rotates an image bilinearly to project it, which blurs small lesions. With
+    ``oversampling`` 2 or more it works on fractions of a pixel, with cubic interpolation, where
+    that blur is small: many times slower, and what a picture is to be compared with.
     """
-    if careful:
-        fine = [_between_pixels(array) for array in (background, excess)]
-        twice = displacement * (2.0, 2.0, 1.0)
-        return _run(fine[0], fine[1], angles_rad, twice, air_hu, order=3)[:, ::2, ::2]
-    return _run(background, excess, angles_rad, displacement, air_hu, order=1)
+    if oversampling == 1:
+        return _run(background, excess, angles_rad, displacement, air_hu, order=1)
+    fine = [_between_pixels(array, oversampling) for array in (background, excess)]
+    farther = displacement * (oversampling, oversampling, 1)
+    moving = _run(fine[0], fine[1], angles_rad, farther, air_hu, order=3)
+    return moving[:, ::oversampling, ::oversampling]
 
 
 def _run(
@@ -78,9 +79,10 @@ def calcium_box(excess: Floats, displacement: Doubles) -> tuple[slice, slice, sl
     return bounds[0], bounds[1], bounds[2]
 
 
-def _between_pixels(array: Floats) -> Floats:
-    """Slices with one cubic value between each two pixels, [Z, 2 Y - 1, 2 X - 1]."""
+def _between_pixels(array: Floats, oversampling: int) -> Floats:
+    """Slices with cubic values between the pixels; each n-th one is a pixel."""
     rows, columns = array.shape[1:]
-    places = np.mgrid[: 2 * rows - 1, : 2 * columns - 1] / 2
+    ends = (rows - 1) * oversampling + 1, (columns - 1) * oversampling + 1
+    places = np.mgrid[: ends[0], : ends[1]] / oversampling
     fine = [ndimage.map_coordinates(image, places, order=3, mode="nearest") for image in array]
     return np.stack(fine).astype(np.float32)
