@@ -25,7 +25,7 @@ class Drawn(Identity):
     name: str = "drawn"
     sha256: str | None = "ab" * 32
     draws: bool = True
-    max_blocks: int = 3
+    max_blocks: int = 4
     noise_hu: float = 30.0
     constant_hu: float = 0.0
     calls: list[int] = field(default_factory=list)
@@ -182,7 +182,7 @@ def test_samples_give_an_interval_around_the_score_of_the_image(moved: Any) -> N
     assert result.after.agatston == sorted(result.spread.scores)[2]
     assert score(result.volume, moved.heart).agatston == result.after.agatston
     assert sum(result.spread.grade_probabilities.values()) == pytest.approx(1)
-    assert corrector.calls == [3, 3, 3, 1]  # two blocks, five samples, three at a time
+    assert corrector.calls == [4, 4, 4, 3]  # three blocks, five samples, four at a time
 
 
 def test_the_parts_of_the_score_sum_to_the_whole(moved: Any, oracle: Any) -> None:  # noqa: ANN401
@@ -203,7 +203,7 @@ def test_progress_counts_blocks(moved: Any) -> None:  # noqa: ANN401
         samples=2,
         progress=lambda done, total: seen.append((done, total)),
     )
-    assert seen == [(0, 4), (3, 4), (4, 4)]
+    assert seen == [(0, 6), (4, 6), (6, 6)]
 
 
 def test_a_corrector_that_breaks_is_refused(moved: Any) -> None:  # noqa: ANN401

@@ -104,7 +104,7 @@ def test_a_network_of_another_image_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_batches_follow_the_size_of_the_network_alone() -> None:
-    assert module._max_windows(TINY) == 128
+    assert module._max_windows(TINY) == 32
     assert module._max_windows(NetworkSettings()) < 32
 
 

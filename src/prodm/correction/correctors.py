@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 WINDOW_BUDGET_BYTES = 2**30  # for what a network holds while it works
 
+MOST_WINDOWS = 32  # one core works best on 8 to 32 windows at a time
+
 
 class Corrector(Protocol):
     """A method in use."""
@@ -168,7 +170,7 @@ def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose i
     num_pixels = BLOCK_SHAPE[1] * BLOCK_SHAPE[2] // network.fold**2
     values = sum(width * num_pixels / 4**level for level, width in enumerate(network.channels))
     held_bytes = 4 * values * 6 * (network.num_res_blocks + 1)
-    return int(min(128, max(1, WINDOW_BUDGET_BYTES // held_bytes)))
+    return int(min(MOST_WINDOWS, max(1, WINDOW_BUDGET_BYTES // held_bytes)))
 
 
 def _known_spacing(info: dict[str, Any], file_name: str) -> SpacingRange:
