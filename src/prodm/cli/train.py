@@ -87,7 +87,12 @@ def train(
         click.echo(json.dumps(asdict(settings), indent=2))
         return
     pairs = Pairs(pairs_folder)
-    validate = validator(pairs, count=validation_patches, num_jumps=settings.validation_jumps)
+    validate = validator(
+        pairs,
+        count=validation_patches,
+        num_jumps=settings.validation_jumps,
+        separates=settings.model.method == "separator",
+    )
     open_run(output, settings, pairs, resume=resume)
     before = uncorrected(pairs, count=validation_patches)
     click.echo(f"validation without correction: {_sentence(before)}", err=True)

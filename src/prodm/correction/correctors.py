@@ -80,6 +80,27 @@ class Identity:
 
 
 @dataclass(frozen=True, eq=False)
+class PhaseCorrector:
+    """Finds the motion of each block and undoes it, with a trained separator or without weights."""
+
+    separator: Any = None  # (prodm.model.baselines.Predict, number of slices), or None
+    name: str = "phase"
+    sha256: str | None = None
+    num_slices: int = 1
+    known: SpacingRange = field(default_factory=SpacingRange)
+    draws: bool = True  # the search starts at random
+    max_blocks: int = 8
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the corrected blocks; there are no steps to choose."""
+        from prodm.model.phasing import correct_hu_by_phase
+
+        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
 class NetworkCorrector:
     """A trained network: windows of k slices slide over the blocks, central slices are kept.
 
@@ -126,14 +147,14 @@ class NetworkCorrector:
         return hu
 
 
-def load_corrector(weights: Path, *, device: str = "cpu") -> NetworkCorrector:
+def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
     """Return the corrector of a weights file, or refuse the file by what does not fit."""
     from prodm.model.checkpoint import load_network
 
     return as_corrector(load_network(weights), weights.stem, device=device)
 
 
-def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> NetworkCorrector:
+def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> Corrector:
     """Return the corrector of a network in memory; ``file_name`` stands for a missing name."""
     from prodm.model.baselines import build_predict
     from prodm.pairs.blocks import BLOCK_SHAPE
@@ -143,6 +164,14 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
         raise ProdmError(
             f"{file_name} holds a network for images whose size is a multiple of "
             f"{settings.network.divisor}, and blocks have {BLOCK_SHAPE[1]} pixels a side"
+        )
+    if settings.method == "separator":
+        return PhaseCorrector(
+            (build_predict(settings, trained.network), settings.network.num_slices),
+            str(trained.info.get("name") or f"phase-net, {file_name}"),
+            trained.sha256,
+            settings.network.num_slices,
+            _known_spacing(trained.info, file_name),
         )
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
@@ -201,9 +230,19 @@ def _identity(weights: Path | None) -> Corrector:
     return Identity()
 
 
+def _phase(weights: Path | None) -> Corrector:
+    if weights is None:
+        return PhaseCorrector()
+    corrector = load_corrector(weights)
+    if not isinstance(corrector, PhaseCorrector):
+        raise ProdmError(f"{weights} is no separator; --method phase works with one or without any")
+    return corrector
+
+
 METHODS: dict[str, Maker] = {
     "network": _from_weights,
     "identity": _identity,
+    "phase": _phase,
 }
 
 

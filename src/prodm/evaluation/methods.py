@@ -77,6 +77,7 @@ def of_corrector(name: str) -> Method:
 BY_NAME: dict[str, Callable[[], Method]] = {
     "none": no_correction,
     "identity": partial(of_corrector, "identity"),
+    "phase": partial(of_corrector, "phase"),
 }
 
 
@@ -183,6 +184,7 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     from prodm.evaluation.validation import correct_hu
     from prodm.model.baselines import METHODS, build_predict
     from prodm.model.checkpoint import load_network
+    from prodm.model.phasing import correct_hu_by_phase
 
     trained = load_network(weights)
     network = _Counted(trained.network)
@@ -191,6 +193,8 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
 
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         num_slices = settings.network.num_slices
+        if settings.method == "separator":
+            return correct_hu_by_phase(blocks, (predict, num_slices), seed=seed)
         return correct_hu(predict, blocks, num_slices, num_jumps=num_jumps, seed=seed)
 
     walks = METHODS[settings.method].takes_state
@@ -200,7 +204,8 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
         kind=settings.method,
         source=source,
         sha256=trained.sha256,
-        is_random=walks and (settings.sampling.fresh_noise or settings.method == "ddpm"),
+        is_random=settings.method == "separator"
+        or (walks and (settings.sampling.fresh_noise or settings.method == "ddpm")),
         calls=lambda: network.count,
         info={"num_slices": settings.network.num_slices, "training": trained.info},
     )

@@ -10,18 +10,24 @@ from prodm.evaluation.metrics import Summary, summarise
 from prodm.evaluation.patches import correct_and_judge, load_patches
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
+from prodm.model.phasing import correct_hu_by_phase
 from prodm.model.sampler import correct_blocks
 from prodm.pairs.store import Pairs
 
 
 def validator(
-    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0
+    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0, separates: bool = False
 ) -> Callable[[Predict, int], dict[str, float]]:
-    """Return the function that training calls to measure its network."""
+    """Return the function that training calls to measure its network.
+
+    A network that ``separates`` is measured by the correction by phase that it makes possible.
+    """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
     def validate(predict: Predict, num_slices: int) -> dict[str, float]:
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
+            if separates:
+                return correct_hu_by_phase(moving_hu, (predict, num_slices), seed=seed)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
         return as_metrics(summarise(correct_and_judge(patches, correct)))

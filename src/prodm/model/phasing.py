@@ -91,6 +91,32 @@ def correct_without_weights(
     return Phased(block_hu - moving + motion.undo(moving), moving, motion)
 
 
+def correct_hu_by_phase(
+    blocks_hu: NDArray[np.float32],
+    separator: tuple[Predict, int] | None,
+    *,
+    seed: int,
+    settings: SearchSettings | None = None,
+) -> NDArray[np.float32]:
+    """Correct blocks [N, Z, Y, X] in HU, each with a motion of its own.
+
+    ``separator`` is a trained separator and its number of slices; None does without weights.
+    """
+    settings = SearchSettings() if settings is None else settings
+    generator = torch.Generator().manual_seed(seed)
+    blocks = torch.from_numpy(blocks_hu)
+    if separator is None:
+        phased = [correct_without_weights(block, settings, generator) for block in blocks]
+    else:
+        backgrounds = separate_by_network(blocks, *separator)
+        phased = [
+            correct_by_phase(block, background, settings, generator)
+            for block, background in zip(blocks, backgrounds, strict=True)
+        ]
+    corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
+    return corrected
+
+
 def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) -> Tensor:
     """Return the backgrounds of blocks [N, Z, Y, X] in HU, as a separator network sees them.
 
