@@ -7,6 +7,7 @@ moved phantoms, whose true score is known.
 """
 
 import multiprocessing
+import os
 import resource
 import time
 import tomllib
@@ -40,6 +41,7 @@ def race(
     fast; the errors are then left out. The work window by window is done for one sample, and
     counted as many times as there are samples.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take the cores
     jobs = 2 + (phantoms if weights is not None else 0)
     progress(0, jobs)
     together = _apart(_measure, weights, steps, samples, None)
