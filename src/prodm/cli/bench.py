@@ -77,3 +77,66 @@ def _print_simulation(result: dict[str, Any]) -> None:
             f"{row['correlation_of_calcium']:>10.5f} {row['agatston_fast']:>13.1f} "
             f"{row['agatston_literal']:>10.1f}"
         )
+
+
+@bench.command()
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Also write JSON."
+)
+def train(json_path: Path | None) -> None:
+    """Measure how many windows each network learns from per core-second, and its memory.
+
+    Example: prodm bench train
+    """
+    from prodm.benchmarks.training import race
+    from prodm.runs import write_json
+
+    with progress_bar("bench train") as progress:
+        result = race(progress=progress)
+    if json_path is not None:
+        write_json(json_path, result)
+    click.echo(f"{'network':<26} {'parameters':>12} {'windows/core-s':>15} {'memory MiB':>11}")
+    for row in result["rows"]:
+        click.echo(
+            f"{row['name']:<26} {row['parameters']:>12,} {row['samples_per_core_s']:>15.2f} "
+            f"{row['memory_mib']:>11.0f}"
+        )
+
+
+@bench.command()
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Trained network, for the errors by steps."
+)
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--samples", type=click.IntRange(1), default=8, show_default=True)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Also write JSON."
+)
+def correct(weights: Path | None, steps: int, samples: int, json_path: Path | None) -> None:
+    """Measure the correction of a scan of 512 x 512 x 135 voxels with five blocks.
+
+    Example: prodm bench correct --weights run/best.safetensors
+    """
+    from prodm.benchmarks.correction import race
+    from prodm.runs import write_json
+
+    with progress_bar("bench correct") as progress:
+        result = race(weights, steps=steps, samples=samples, progress=progress)
+    if json_path is not None:
+        write_json(json_path, result)
+    _print_correction(result)
+
+
+def _print_correction(result: dict[str, Any]) -> None:
+    click.echo(
+        f"{result['model']}: {result['blocks']} blocks, {result['steps']} steps, "
+        f"{result['samples']} samples"
+    )
+    click.echo(f"whole scan            {result['seconds']:>10.1f} s")
+    click.echo(f"in the network        {result['network_share']:>10.0%}")
+    click.echo(f"peak memory           {result['memory_mib']:>10.0f} MiB")
+    click.echo(f"window by window      {result['window_by_window_s']:>10.1f} s")
+    click.echo(f"times faster          {result['times_faster']:>10.1f}")
+    for steps, error in result["errors"].items():
+        name = steps if steps == "uncorrected" else f"{steps} steps"
+        click.echo(f"mean error, {name:<12} {error:>7.1f} Agatston")
