@@ -147,8 +147,8 @@ def _race_whole_slices(still: StillScan, trajectory: Trajectory) -> list[Contest
     timed = {
         "literal, scikit-image": _time(lambda: move_literally(*arguments)),
         "angle by angle, numba": _time(lambda: move_anglewise(*arguments)),
-        "back-projection, prodm": _time(lambda: move(still, trajectory, window=window), 3),
-        "phase, prodm": _time(lambda: move(still, trajectory, engine="phase", window=window), 3),
+        "back-projection, prodm": _time(lambda: move(still, trajectory, window=window), 5),
+        "phase, prodm": _time(lambda: move(still, trajectory, engine="phase", window=window), 5),
     }
     return _ranking(timed)
 
