@@ -24,12 +24,12 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/prodm phantom --output prodm-demo/still --count 1 --seed 3 --overwrite
-	$(BIN)/prodm simulate prodm-demo/still/phantom-00003.nii.gz \
-		--calcium prodm-demo/still/phantom-00003_calcium.nii.gz \
+	$(BIN)/prodm phantom --output prodm-demo/still --count 1 --seed 7 --overwrite
+	$(BIN)/prodm simulate prodm-demo/still/phantom-00007.nii.gz \
+		--calcium prodm-demo/still/phantom-00007_calcium.nii.gz \
 		--output prodm-demo/moving --profile piecewise-x-medium --overwrite
-	$(BIN)/prodm score prodm-demo/still/phantom-00003.nii.gz
-	$(BIN)/prodm score prodm-demo/moving/moving.nii.gz
+	$(BIN)/prodm score prodm-demo/still/phantom-00007.nii.gz \
+		--region prodm-demo/still/phantom-00007_calcium.nii.gz
 
 test: $(READY)
 	$(BIN)/pytest --numprocesses 2 -m "not slow"
