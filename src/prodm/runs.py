@@ -18,7 +18,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -45,6 +45,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ProdmError(f"cannot read the settings file {path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ProdmError(f"{path} is not valid TOML: {error}") from error
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a settings file, or one that ships with prodm by its name alone, such as compact."""
+    shipped = resources.files("prodm") / "settings" / f"{path.name}.toml"
+    if not path.exists() and len(path.parts) == 1 and shipped.is_file():
+        return tomllib.loads(shipped.read_text(encoding="utf-8"))
+    return read_toml(path)
 
 
 def fill(

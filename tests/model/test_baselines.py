@@ -120,7 +120,9 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         network = build_network(settings, seed=3)
         losses = train(build_players(settings, network, seed=4), batch, num_steps=2)
         prediction = build_predict(settings, network)(batch.moving, seeded(5))
-        assert prediction.shape == batch.moving.shape
+        assert len(prediction) == len(batch.moving)
+        num_images = METHODS[settings.method].num_outputs * batch.moving.shape[1]
+        assert prediction.shape == (len(prediction), num_images, *batch.moving.shape[2:])
         assert not prediction.requires_grad
         results.append((losses, prediction))
     assert results[0][0] == results[1][0]
@@ -152,7 +154,7 @@ def test_the_number_of_network_calls_is_the_number_of_jumps(method: str, num_jum
     assert calls == sorted(calls, reverse=True)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "separator"])
 def test_the_hook_has_the_last_word(method: str) -> None:
     network = build_network(tiny(method), seed=0)
     predict = build_predict(tiny(method), network, between=lambda x: torch.full_like(x, 0.3))

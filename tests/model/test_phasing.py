@@ -81,6 +81,20 @@ def test_tissue_without_calcium_is_left_alone() -> None:
         assert result.explained == 1.0
 
 
+def test_a_guess_of_the_calcium_at_rest_tells_its_place() -> None:
+    still = tissue() + lesion()
+    by = torch.nn.functional.avg_pool2d(lesion(), 7, stride=1, padding=3)  # far from sharp
+    placed = correct_by_phase(moved(), tissue(), KNOWN_START, generator(), by)
+    elsewhere = correct_by_phase(
+        moved(), tissue(), KNOWN_START, generator(), torch.roll(by, (6, -9), dims=(1, 2))
+    )
+    assert volume_above_130((placed.corrected_hu - still).abs()) < 0.1 * volume_above_130(still)
+    shifted = tissue() + torch.roll(lesion(), (6, -9), dims=(1, 2))
+    assert volume_above_130((elsewhere.corrected_hu - shifted).abs()) < 0.1 * volume_above_130(
+        still
+    )
+
+
 def test_a_lesion_at_rest_stays() -> None:
     still = tissue() + lesion()
     result = correct_by_phase(still, tissue(), KNOWN_START, generator())
@@ -95,11 +109,14 @@ def test_a_wrong_motion_explains_less() -> None:
 
 def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     def knows_all(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return (torch.full_like(y, 40.0) + 200) / 1000
+        behind = (torch.full_like(y, 40.0) + 200) / 1000
+        return torch.cat([behind, torch.full_like(y, 0.3)], dim=1)
 
     blocks = torch.full((1, 4, 16, 16), 40.0)
     blocks[0, 1, 4:8, 4:8] = 1500  # beyond what networks see
     blocks[0, 2, 0, 0] = -900
-    background = separate_by_network(blocks, knows_all, num_slices=3)
-    assert float(background[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
-    assert float(background[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
+    seen = separate_by_network(blocks, knows_all, num_slices=3)
+    assert float(seen.background_hu[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
+    assert float(seen.background_hu[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
+    assert seen.still_hu.shape == blocks.shape
+    assert float(seen.still_hu[0, 3, 3, 3]) == pytest.approx(300, abs=0.1)

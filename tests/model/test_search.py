@@ -11,6 +11,7 @@ from prodm.model.search import (
     FoundMotion,
     SearchSettings,
     explained_share,
+    place,
     search_blind,
     search_guided,
     smooth_basis,
@@ -55,6 +56,20 @@ def test_undoing_a_motion_gives_the_still_lesions_back() -> None:
     motion = drift(0.7)
     still = motion.undo(motion.apply(in_a_wide_frame()))
     torch.testing.assert_close(still, in_a_wide_frame(), atol=5.0, rtol=0)  # 1 % of the peak
+
+
+@pytest.mark.parametrize(("x_px", "y_px"), [(0.0, 0.0), (3.5, -6.25), (-11.0, 4.0)])
+def test_a_guess_puts_a_lesion_in_its_place(x_px: float, y_px: float) -> None:
+    motion = drift(0.4)
+    moving = motion.apply(lesions())
+    guess = lesions().clamp(min=0)
+    placed = place(motion.translated(x_px, y_px), moving, guess)
+    torch.testing.assert_close(placed.shift_px, motion.shift_px, atol=0.1, rtol=0)
+
+
+def test_a_guess_of_nothing_moves_nothing() -> None:
+    motion = drift(0.4)
+    assert place(motion, motion.apply(lesions()), torch.zeros_like(lesions())) is motion
 
 
 def test_the_basis_is_orthonormal_and_holds_no_translation() -> None:

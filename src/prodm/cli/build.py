@@ -28,6 +28,13 @@ from prodm.errors import ProdmError
     help="Make this many phantoms on the fly instead of reading SOURCE.",
 )
 @click.option(
+    "--phantom-settings",
+    "phantom_settings_path",
+    type=click.Path(path_type=Path),
+    metavar="TOML",
+    help="Ranges that the phantoms are drawn from, or 'wide', which comes with prodm.",
+)
+@click.option(
     "--per-scan",
     type=click.IntRange(0),
     default=21,
@@ -90,6 +97,7 @@ def build(
     source: Path | None,
     output: Path,
     num_phantoms: int | None,
+    phantom_settings_path: Path | None,
     seed: int,
     workers: int | None,
     dask_address: str | None,
@@ -106,12 +114,16 @@ def build(
     from prodm.pairs.build import BuildSettings
     from prodm.pairs.build import build as build_store
     from prodm.pairs.sources import find_sources, phantom_sources
-    from prodm.runs import fill
+    from prodm.runs import fill, read_settings
 
     if (source is None) == (num_phantoms is None):
         raise click.UsageError("name either a SOURCE or --phantom COUNT")
     if source is not None and source.resolve() == output.resolve():
         raise ProdmError(f"{output} is the source; choose another place for the store")
+    if phantom_settings_path is not None:
+        if num_phantoms is None:
+            raise click.UsageError("--phantom-settings goes with --phantom COUNT")
+        options["phantom"] = read_settings(phantom_settings_path)
     settings = fill(BuildSettings, {"seed": seed, "span_deg": float(span_deg), **options})
     if source is not None:
         sources = find_sources(source)

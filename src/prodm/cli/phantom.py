@@ -71,9 +71,9 @@ def phantom(
     from dataclasses import asdict
 
     from prodm.anatomy.phantom import PhantomSettings
-    from prodm.runs import fill, new_folder, read_toml, write_run_json
+    from prodm.runs import fill, new_folder, read_settings, write_run_json
 
-    values = read_toml(settings_path) if settings_path else {}
+    values = read_settings(settings_path) if settings_path else {}
     settings = fill(PhantomSettings, values, str(settings_path))
     with new_folder(output, overwrite=overwrite) as folder:
         truths = []

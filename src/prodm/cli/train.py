@@ -115,15 +115,10 @@ def settings_values(
 ) -> dict[str, Any]:
     """Return the settings of a file with what the command line says instead."""
     import tomllib
-    from importlib import resources
 
-    from prodm.runs import read_toml
+    from prodm.runs import read_settings
 
-    shipped = resources.files("prodm") / "settings" / f"{settings_file.name}.toml"
-    if not settings_file.exists() and shipped.is_file():
-        values: dict[str, Any] = tomllib.loads(shipped.read_text(encoding="utf-8"))
-    else:
-        values = read_toml(settings_file)
+    values = read_settings(settings_file)
     if method is not None:
         values.setdefault("model", {})["method"] = method
     if seed is not None:

@@ -12,8 +12,8 @@ All share the network's size, the data and the budget; only the method differs.
     cgan          pix2pix (Isola et al., CVPR 2017): a patch discriminator sees (y, image);
                   adversarial + 100 x mean absolute error
     unet          plain regression: mean squared error of y - F(y)
-    separator     regression of the background instead: F(y) is what moves, with all its
-                  streaks. It corrects nothing by itself; ``prodm.model.phasing`` does.
+    separator     regression of two images instead: what moves, with all its streaks, and the
+                  same at rest. It corrects nothing by itself; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -78,7 +78,10 @@ class Predict(Protocol):
     def __call__(
         self, y: Tensor, generator: torch.Generator, num_jumps: int | None = None
     ) -> Tensor:
-        """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``."""
+        """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``.
+
+        A separator returns [B, 2 k, Y, X] instead: the background, then the calcium at rest.
+        """
         ...
 
 
@@ -100,7 +103,10 @@ def build_network(settings: ModelSettings, seed: int) -> CorrectionNetwork:
     """Return the untrained network of a method; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return CorrectionNetwork(settings.network, takes_state=METHODS[settings.method].takes_state)
+        method = METHODS[settings.method]
+        return CorrectionNetwork(
+            settings.network, takes_state=method.takes_state, num_outputs=method.num_outputs
+        )
 
 
 def build_players(
@@ -195,15 +201,24 @@ def regression_players(settings: ModelSettings, network: CorrectionNetwork) -> t
 
 
 def separator_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
-    """Regression of what lies behind the calcium."""
+    """Regression of what moves, and of the same at rest."""
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
         if batch.background is None:
             raise ProdmError("a separator learns from batches that hold the background")
-        image = functional.mse_loss(_regress(network, batch.moving), batch.background)
-        return image, {"image": image.detach()}
+        moving, still = _call_once(network, batch.moving).chunk(2, dim=1)
+        moving_error = functional.mse_loss(moving, batch.moving - batch.background)
+        still_error = functional.mse_loss(still, batch.still - batch.background)
+        parts = {"moving": moving_error.detach(), "still": still_error.detach()}
+        return moving_error + still_error, parts
 
     return (Player("network", network, loss),)
+
+
+def separator_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
+    """Return the background and then the calcium at rest, [B, 2 k, Y, X]."""
+    moving, still = _call_once(network, request.y).chunk(2, dim=1)
+    return torch.cat([request.y - moving, still], dim=1)
 
 
 def regression_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
@@ -300,6 +315,7 @@ class Method:
     takes_state: bool
     players: Callable[[ModelSettings, CorrectionNetwork], tuple[Player, ...]]
     predict: Callable[[ModelSettings, Network, Request], Tensor]
+    num_outputs: int = 1  # images that the network returns per slice
 
 
 METHODS: dict[str, Method] = {
@@ -309,7 +325,7 @@ METHODS: dict[str, Method] = {
     "ddpm": Method(True, ddpm_players, ddpm_predict),
     "cgan": Method(False, gan_players, regression_predict),
     "unet": Method(False, regression_players, regression_predict),
-    "separator": Method(False, separator_players, regression_predict),
+    "separator": Method(False, separator_players, separator_predict, num_outputs=2),
 }
 
 
@@ -321,8 +337,12 @@ def _random_steps(image: Tensor, first: int, last: int, generator: torch.Generat
     return steps.to(image.device)
 
 
+def _call_once(network: Network, y: Tensor) -> Tensor:
+    return network(y, y, torch.zeros(len(y), device=y.device))
+
+
 def _regress(network: Network, y: Tensor) -> Tensor:
-    return y - network(y, y, torch.zeros(len(y), device=y.device))
+    return y - _call_once(network, y)
 
 
 def _verdict_loss(judge: nn.Module, y: Tensor, image: Tensor, *, real: bool) -> Tensor:

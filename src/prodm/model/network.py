@@ -19,6 +19,7 @@ first convolution and unpacks them after the last one: a quarter of the position
 for the same field of view, which is what a CPU can train. ``num_wedges`` adds, for each
 slice of y, its partial-angle images: the Fourier plane cut into that many angular wedges, each
 seen by the scanner at one moment. They are a function of y, so callers need not know of them.
+A network with several ``outputs`` returns as many images of each slice, [B, outputs * k, Y, X].
 """
 
 from collections.abc import Callable
@@ -100,7 +101,9 @@ class NetworkSettings:
 class CorrectionNetwork(nn.Module):
     """MONAI's network between folding and unfolding. Any size divisible by ``divisor``."""
 
-    def __init__(self, settings: NetworkSettings, *, takes_state: bool = True) -> None:
+    def __init__(
+        self, settings: NetworkSettings, *, takes_state: bool = True, num_outputs: int = 1
+    ) -> None:
         """Build the network; without a state, ``xt`` and ``t`` are ignored when it is called."""
         super().__init__()
         from monai.networks.nets import DiffusionModelUNet  # late: the import takes seconds
@@ -111,7 +114,7 @@ class CorrectionNetwork(nn.Module):
         self.body = DiffusionModelUNet(
             spatial_dims=2,
             in_channels=(num_images + settings.num_condition_channels) * settings.fold**2,
-            out_channels=settings.num_slices * settings.fold**2,
+            out_channels=num_outputs * settings.num_slices * settings.fold**2,
             channels=settings.channels,
             attention_levels=settings.attention,
             num_res_blocks=settings.num_res_blocks,
@@ -120,7 +123,7 @@ class CorrectionNetwork(nn.Module):
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return F [B, k, Y, X]."""
+        """Return F [B, outputs * k, Y, X]."""
         _, num_slices, height, width = y.shape
         divisor = self.settings.divisor
         if num_slices != self.settings.num_slices or height % divisor or width % divisor:

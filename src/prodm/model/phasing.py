@@ -6,13 +6,15 @@ Whatever e is, its sum is kept and its magnitudes too: calcium is put back in fo
 can be invented. The whole difficulty is e, since the faint negative and streaky parts of a
 moving lesion tell the motion. It comes from one of two places:
 
-    ``separate_by_network``    a separator network, trained on the simulator's exact answer
+    ``separate_by_network``    a separator network, trained on the simulator's exact answer. It
+        also guesses the calcium at rest, blurred where it is not sure, which tells its place.
     ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
         first e, which lacks most of what is negative, so that the search looks for the
         sharpest image. Then, in turns: the peaks of the focused image, moved again, are what the
         calcium must look like; what remains of y is smoothed and becomes the background.
 
-The lesion stays at the centre of what was observed, because a translation shows in no image.
+Without a guess the lesion stays at the centre of what was observed, because a translation
+shows in no image of what moves; only the anatomy around it tells.
 """
 
 from dataclasses import dataclass, replace
@@ -23,10 +25,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from prodm.model import normalise, to_hu
+from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.sampler import correct_blocks
-from prodm.model.search import FoundMotion, SearchSettings, explained_share, search_blind
+from prodm.model.sampler import central_slices, slice_windows
+from prodm.model.search import FoundMotion, SearchSettings, explained_share, place, search_blind
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -35,6 +37,7 @@ SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
 SEED_BRIGHTER_HU = 70.0
 REACH_PX = 17  # how far beyond its bright part the calcium may show
 BEHIND_PX = 9  # width of the median that smooths the background
+MOST_WINDOWS = 256  # that a network sees at a time
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
@@ -55,14 +58,31 @@ class Phased:
         return explained_share(self.moving_hu, still, self.motion)
 
 
+@dataclass(frozen=True, eq=False)
+class Separation:
+    """What a separator sees in blocks [..., Z, Y, X], in HU."""
+
+    background_hu: Tensor
+    still_hu: Tensor  # the calcium over its background, at rest
+
+
 def correct_by_phase(
-    block_hu: Tensor, background_hu: Tensor, settings: SearchSettings, generator: torch.Generator
+    block_hu: Tensor,
+    background_hu: Tensor,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    guess_hu: Tensor | None = None,
 ) -> Phased:
-    """Correct one block [Z, Y, X] whose background is known."""
+    """Correct one block [Z, Y, X] whose background is known.
+
+    ``guess_hu`` is a first guess of the calcium at rest over its background.
+    """
     moving = block_hu - background_hu
     if float(moving.max()) < LEAST_MOVING_HU:
         return Phased(block_hu, torch.zeros_like(moving), None)
     motion = search_blind(moving, settings, generator)
+    if guess_hu is not None:
+        motion = place(motion, moving, guess_hu)
     return Phased(background_hu + motion.undo(moving), moving, motion)
 
 
@@ -108,17 +128,19 @@ def correct_hu_by_phase(
     if separator is None:
         phased = [correct_without_weights(block, settings, generator) for block in blocks]
     else:
-        backgrounds = separate_by_network(blocks, *separator)
+        seen = separate_by_network(blocks, *separator)
         phased = [
-            correct_by_phase(block, background, settings, generator)
-            for block, background in zip(blocks, backgrounds, strict=True)
+            correct_by_phase(block, background, settings, generator, still)
+            for block, background, still in zip(
+                blocks, seen.background_hu, seen.still_hu, strict=True
+            )
         ]
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
 
 
-def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) -> Tensor:
-    """Return the backgrounds of blocks [N, Z, Y, X] in HU, as a separator network sees them.
+def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) -> Separation:
+    """Return what a separator network sees in blocks [N, Z, Y, X] in HU.
 
     Beyond the range that networks see, the background keeps what the clip took away only
     where it is dark: what is too bright is calcium.
@@ -126,9 +148,12 @@ def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) ->
     image = normalise(blocks_hu)
     generator = torch.Generator().manual_seed(0)  # a separator draws nothing
     with torch.inference_mode():
-        behind = correct_blocks(lambda windows: predict(windows, generator), image, num_slices)
-    background: Tensor = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
-    return background.clone()
+        windows = slice_windows(image, num_slices)
+        parts = [predict(part, generator) for part in torch.split(windows, MOST_WINDOWS)]
+        behind, still = torch.cat(parts).chunk(2, dim=1)
+        behind, still = (central_slices(one, len(blocks_hu)) for one in (behind, still))
+    background = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
+    return Separation(background.clone(), (still * (HIGH_HU - LOW_HU)).clone())
 
 
 def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

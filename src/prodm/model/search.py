@@ -149,6 +149,37 @@ def search_guided(
     return max(found, key=lambda candidate: candidate[0])[1]
 
 
+def place(
+    motion: FoundMotion, moving: Tensor, guess: Tensor, largest_px: float = 15.0
+) -> FoundMotion:
+    """Add the translation that brings what moves, its motion undone, closest to a guess.
+
+    Both are correlated over all translations up to ``largest_px``, all slices together.
+    """
+    found = motion.undo(moving).clamp(min=0)
+    height, width = found.shape[-2:]
+    shape = (2 * height, 2 * width)
+    spectra = (torch.fft.rfft2(image, s=shape) for image in (found, guess.clamp(min=0)))
+    first, second = spectra
+    agreement = torch.fft.irfft2((first.conj() * second).sum(dim=0), s=shape)
+    y, x = (torch.fft.fftfreq(n, 1 / n) for n in shape)
+    is_far = y[:, None] ** 2 + x[None, :] ** 2 > largest_px**2
+    agreement = agreement.masked_fill(is_far.to(agreement.device), -math.inf)
+    if not float(agreement.max()) > 0:
+        return motion
+    row, column = divmod(int(agreement.argmax()), shape[1])
+    y_px = float(y[row]) + _between_samples(agreement[:, column].roll(-row)[[-1, 0, 1]])
+    x_px = float(x[column]) + _between_samples(agreement[row].roll(-column)[[-1, 0, 1]])
+    return motion.translated(-x_px, -y_px)
+
+
+def _between_samples(around: Tensor) -> float:
+    """Place of the top of a parabola through three samples, relative to the middle one."""
+    low, middle, high = around.tolist()
+    bend = low - 2 * middle + high
+    return 0.5 * (low - high) / bend if math.isfinite(bend) and bend < 0 else 0.0
+
+
 def explained_share(moving: Tensor, still: Tensor, motion: FoundMotion) -> float:
     """Return how much of the energy of what moves the still lesion and the motion explain.
 
