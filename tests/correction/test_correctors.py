@@ -110,7 +110,7 @@ def test_batches_follow_the_size_of_the_network_alone() -> None:
 
 def test_methods_are_chosen_by_name() -> None:
     assert make_corrector("identity", None) == Identity()
-    with pytest.raises(ProdmError, match="method must be one of network, identity"):
+    with pytest.raises(ProdmError, match="method must be one of prodm, network"):
         make_corrector("magic", None)
 
 
@@ -118,5 +118,5 @@ def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ProdmError, match="there is no weights file"):
         make_corrector("network", tmp_path / "none.safetensors")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "correctors.py"))
-    with pytest.raises(ProdmError, match="ships without trained weights; name a file"):
+    with pytest.raises(ProdmError, match="ships without compact.safetensors; name a file"):
         make_corrector("network", None)

@@ -43,10 +43,10 @@ CSV_COLUMNS = (
 @click.option("--series", help="Series UID or number, where a folder holds several.")
 @click.option(
     "--method",
-    default="network",
-    show_default=True,
     metavar="NAME",
-    help="What corrects: a trained network, or identity, which changes nothing.",
+    help="What corrects. prodm: the network and separator that ship, together; network: one "
+    "network alone; phase-net: a separator and the search for the motion; phase: the search "
+    "without any weights; identity: nothing changes.  [default: prodm; network with --weights]",
 )
 @click.option(
     "--weights",
@@ -79,7 +79,7 @@ def correct(
     output: Path,
     region: Path | None,
     series: str | None,
-    method: str,
+    method: str | None,
     weights: Path | None,
     steps: int,
     samples: int,
@@ -108,6 +108,7 @@ def correct(
         raise ProdmError(f"there is no scan {scan}")
     if scan.is_dir() and output.resolve().is_relative_to(scan.resolve()):
         raise ProdmError(f"results must lie outside the folder of the scan, got {output}")
+    method = method or ("prodm" if weights is None else "network")
     corrector = make_corrector(method, weights)
     options = Options(corrector, method, rule_name, region, weights, steps, samples, seed, force)
     if recursive:

@@ -4,6 +4,7 @@ A corrector maps blocks [N, Z, Y, X] in HU to corrected ones. It knows nothing o
 scan's plumbing knows nothing of it but the four facts below.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +148,71 @@ class NetworkCorrector:
         return hu
 
 
+@dataclass(frozen=True, eq=False)
+class ConsistentCorrector:
+    """A network that walks, held to the phase between its calls (``prodm.model.consistency``)."""
+
+    model: Any  # (prodm.model.baselines.ModelSettings, network)
+    separator: Any  # (prodm.model.baselines.Predict, number of slices)
+    num_slices: int
+    name: str
+    sha256: str | None
+    known: SpacingRange = field(default_factory=SpacingRange)
+    draws: bool = True
+    max_blocks: int = 8
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        """Return the corrected blocks; the same seed and blocks give the same answer."""
+        from prodm.model.consistency import correct_consistently
+
+        return correct_consistently(
+            blocks_hu, self.model, self.separator, seed=seed, num_jumps=steps
+        )
+
+
+def load_consistent(weights: Path, separator: Path) -> ConsistentCorrector:
+    """Return the corrector of a network that walks and a separator, or refuse them by name."""
+    from prodm.model.baselines import METHODS as TRAINED
+    from prodm.model.baselines import build_predict
+    from prodm.model.checkpoint import load_network
+
+    walking, separating = load_network(weights), load_network(separator)
+    method = walking.settings.method
+    if not TRAINED[method].takes_state:
+        raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
+    if separating.settings.method != "separator":
+        raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
+    for one, file in ((walking, weights), (separating, separator)):
+        _check_size(one, file.name)
+    predict = build_predict(separating.settings, separating.network)
+    return ConsistentCorrector(
+        model=(walking.settings, walking.network),
+        separator=(predict, separating.settings.network.num_slices),
+        num_slices=max(one.settings.network.num_slices for one in (walking, separating)),
+        name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
+        sha256=_both(walking.sha256, separating.sha256),
+        known=_known_spacing(walking.info, weights.name),
+    )
+
+
+def _both(first: str, second: str) -> str:
+    """One hash for two files."""
+    return hashlib.sha256(f"{first}{second}".encode()).hexdigest()
+
+
+def _check_size(trained: "Trained", file_name: str) -> None:
+    from prodm.pairs.blocks import BLOCK_SHAPE
+
+    divisor = trained.settings.network.divisor
+    if BLOCK_SHAPE[1] % divisor:
+        raise ProdmError(
+            f"{file_name} holds a network for images whose size is a multiple of {divisor}, and "
+            f"blocks have {BLOCK_SHAPE[1]} pixels a side"
+        )
+
+
 def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
     """Return the corrector of a weights file, or refuse the file by what does not fit."""
     from prodm.model.checkpoint import load_network
@@ -157,14 +223,9 @@ def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
 def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> Corrector:
     """Return the corrector of a network in memory; ``file_name`` stands for a missing name."""
     from prodm.model.baselines import build_predict
-    from prodm.pairs.blocks import BLOCK_SHAPE
 
     settings = trained.settings
-    if BLOCK_SHAPE[1] % settings.network.divisor:
-        raise ProdmError(
-            f"{file_name} holds a network for images whose size is a multiple of "
-            f"{settings.network.divisor}, and blocks have {BLOCK_SHAPE[1]} pixels a side"
-        )
+    _check_size(trained, file_name)
     if settings.method == "separator":
         return PhaseCorrector(
             (build_predict(settings, trained.network), settings.network.num_slices),
@@ -226,23 +287,33 @@ def _from_weights(weights: Path | None) -> Corrector:
     return load_corrector(weights or shipped_weights())
 
 
+def _prodm(weights: Path | None) -> Corrector:
+    return load_consistent(weights or shipped_weights(), shipped_weights("separator"))
+
+
+def _phase_net(weights: Path | None) -> Corrector:
+    corrector = load_corrector(weights or shipped_weights("separator"))
+    if not isinstance(corrector, PhaseCorrector):
+        raise ProdmError(f"{weights} is no separator, which --method phase-net needs")
+    return corrector
+
+
 def _identity(weights: Path | None) -> Corrector:
     return Identity()
 
 
 def _phase(weights: Path | None) -> Corrector:
-    if weights is None:
-        return PhaseCorrector()
-    corrector = load_corrector(weights)
-    if not isinstance(corrector, PhaseCorrector):
-        raise ProdmError(f"{weights} is no separator; --method phase works with one or without any")
-    return corrector
+    if weights is not None:
+        raise ProdmError("--method phase needs no weights; phase-net is the one with a separator")
+    return PhaseCorrector()
 
 
 METHODS: dict[str, Maker] = {
+    "prodm": _prodm,
     "network": _from_weights,
-    "identity": _identity,
+    "phase-net": _phase_net,
     "phase": _phase,
+    "identity": _identity,
 }
 
 
@@ -253,12 +324,12 @@ def make_corrector(method: str, weights: Path | None) -> Corrector:
     return METHODS[method](weights)
 
 
-def shipped_weights() -> Path:
-    """Return the weights file in the package, or say how to name one."""
-    path = Path(__file__).parents[1] / "weights" / "compact.safetensors"
+def shipped_weights(name: str = "compact") -> Path:
+    """Return a weights file in the package, or say how to name one."""
+    path = Path(__file__).parents[1] / "weights" / f"{name}.safetensors"
     if not path.is_file():
         raise ProdmError(
-            "this copy of prodm ships without trained weights; name a file with --weights, such "
+            f"this copy of prodm ships without {path.name}; name a file with --weights, such "
             "as best.safetensors of a run of prodm train"
         )
     return path

@@ -4,6 +4,8 @@ A method corrects blocks. Where it comes from is one of
 
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
+    A+B               a network that walks and a separator, each a folder or file as above: the
+                      walk with the consistency step (``prodm.model.consistency``)
     a name            a method without weights, one of ``BY_NAME``
     module:function   somebody else's Python function, with this protocol
 
@@ -18,7 +20,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,20 +88,35 @@ def find_method(source: str, *, num_jumps: int | None = None, name: str | None =
 
     ``num_jumps`` takes the place of the network calls that the run's own settings ask for.
     """
-    path = Path(source)
-    if path.is_dir():
-        weights = path / BEST
-        if not weights.is_file():
-            raise ProdmError(f"{path} holds no {BEST}; finish its training with prodm train")
-        return _trained(weights, name or path.name, source, num_jumps)
-    if path.is_file():
-        return _trained(path, name or path.stem, source, num_jumps)
-    if source in BY_NAME:
+    if source in BY_NAME and not Path(source).exists():
         return BY_NAME[source]()
+    weights = _weights(source)
+    if weights is not None:
+        return _trained(weights, name or _short(source), source, num_jumps)
+    walking, plus, separator = source.rpartition("+")
+    files = _weights(walking), _weights(separator)
+    if plus and files[0] is not None and files[1] is not None:
+        both = name or f"{_short(walking)} + {_short(separator)}"
+        return _consistent(files[0], files[1], both, source, num_jumps)
     raise ProdmError(
         f"{source} is neither a run folder, nor a weights file, nor one of the methods "
         f"{', '.join(BY_NAME)}"
     )
+
+
+def _weights(source: str) -> Path | None:
+    """Return the weights file that a source names, or None."""
+    path = Path(source)
+    if not source or not path.is_dir():
+        return path if source and path.is_file() else None
+    if not (path / BEST).is_file():
+        raise ProdmError(f"{path} holds no {BEST}; finish its training with prodm train")
+    return path / BEST
+
+
+def _short(source: str) -> str:
+    path = Path(source)
+    return path.name if path.is_dir() else path.stem
 
 
 def external_method(spec: str) -> Method:
@@ -208,6 +225,31 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
         or (walks and (settings.sampling.fresh_noise or settings.method == "ddpm")),
         calls=lambda: network.count,
         info={"num_slices": settings.network.num_slices, "training": trained.info},
+    )
+
+
+def _consistent(
+    weights: Path, separator: Path, name: str, source: str, num_jumps: int | None
+) -> Method:
+    from prodm.correction.correctors import load_consistent
+
+    corrector = load_consistent(weights, separator)
+    counted = _Counted(corrector.model[1])
+    corrector = replace(corrector, model=(corrector.model[0], counted))
+
+    def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        return corrector(blocks, spacing_mm, steps=num_jumps, seed=seed)
+
+    settings = corrector.model[0]
+    return Method(
+        name=name,
+        correct=correct,
+        kind=settings.method,
+        source=source,
+        sha256=corrector.sha256,
+        is_random=True,
+        calls=lambda: counted.count,
+        info={"num_slices": settings.network.num_slices},
     )
 
 

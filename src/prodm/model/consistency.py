@@ -1,0 +1,112 @@
+"""ProDM held to its physics: whatever the network says, the calcium is the one that was observed.
+
+A network may blur calcium, lose some, or make some up. The phase (``prodm.model.phasing``) can do
+neither, but does not know where the calcium was at rest, and fails where its motion is not
+rigid. So after each network call the estimate x0^ and the observation y are brought together:
+
+    s(theta)   the motion of what moves, found once per block, and placed by x0^
+    phased     background + what moves, with that motion undone
+    x0^        <- (1 - w) x0^ + w phased
+
+w rises with the share of what moves that the motion explains: no switch, and none of the phase
+where no motion explains what is seen. Windows of one block share its motion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
+from prodm.model.baselines import ModelSettings, Predict, build_predict
+from prodm.model.network import Network
+from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separation, separate_by_network
+from prodm.model.sampler import central_slices, slice_windows
+from prodm.model.search import FoundMotion, SearchSettings, place, search_blind
+
+MOST_BLOCKS = 16  # that are walked together
+TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
+
+
+@dataclass(eq=False)
+class Consistency:
+    """The step between network calls, for the blocks of one walk."""
+
+    blocks_hu: Tensor  # [N, Z, Y, X]
+    separation: Separation
+    motions: Sequence[FoundMotion | None]
+    num_slices: int
+    estimate_hu: Tensor | None = None  # of the last call, before the step
+
+    def __call__(self, windows: Tensor) -> Tensor:
+        """Return estimates [N * Z, k, Y, X] in [0, 1], brought together with the observation."""
+        estimate = central_slices(windows, len(self.blocks_hu))
+        self.estimate_hu = to_hu(estimate) + (self.blocks_hu - to_hu(normalise(self.blocks_hu)))
+        together = self.together()
+        return slice_windows((together - LOW_HU) / (HIGH_HU - LOW_HU), self.num_slices)
+
+    def together(self) -> Tensor:
+        """Return the last estimate and the phase in one, in HU [N, Z, Y, X]."""
+        if self.estimate_hu is None:
+            raise RuntimeError("no network call came before")
+        results = []
+        for n, motion in enumerate(self.motions):
+            estimate = self.estimate_hu[n]
+            if motion is None:
+                results.append(estimate)
+                continue
+            background = self.separation.background_hu[n]
+            moving = self.blocks_hu[n] - background
+            placed = place(motion, moving, estimate - background)
+            phased = Phased(background + placed.undo(moving), moving, placed)
+            share = trust(phased.explained)
+            results.append((1 - share) * estimate + share * phased.corrected_hu)
+        return torch.stack(results)
+
+
+def trust(explained: float) -> float:
+    """Weight of the phase, from 0 to 1, for the share of what moves that it explains.
+
+    >>> [round(trust(share), 2) for share in (0.0, 0.55, 1.0)]
+    [0.0, 0.5, 1.0]
+    """
+    low, high = TRUSTED
+    return min(max((explained - low) / (high - low), 0.0), 1.0)
+
+
+def correct_consistently(
+    blocks_hu: NDArray[np.float32],
+    model: tuple[ModelSettings, Network],
+    separator: tuple[Predict, int],
+    *,
+    seed: int,
+    num_jumps: int | None = None,
+    search: SearchSettings | None = None,
+) -> NDArray[np.float32]:
+    """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
+
+    ``model`` is a trained network that walks, with its settings; ``separator`` a trained one and
+    its number of slices.
+    """
+    search = SearchSettings() if search is None else search
+    generator = torch.Generator().manual_seed(seed)
+    settings, network = model
+    results = []
+    for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
+        separation = separate_by_network(blocks, *separator)
+        motions = [
+            search_blind(moving, search, generator)
+            if float(moving.max()) >= LEAST_MOVING_HU
+            else None
+            for moving in blocks - separation.background_hu
+        ]
+        step = Consistency(blocks, separation, motions, settings.network.num_slices)
+        predict = build_predict(settings, network, between=step)
+        with torch.inference_mode():
+            predict(slice_windows(normalise(blocks), step.num_slices), generator, num_jumps)
+        results.append(step.together())
+    corrected: NDArray[np.float32] = torch.cat(results).numpy()
+    return corrected
