@@ -14,6 +14,7 @@ from prodm.cli.bench import bench
 from prodm.cli.build import build
 from prodm.cli.coca import coca
 from prodm.cli.correct import correct
+from prodm.cli.demo import demo
 from prodm.cli.evaluate import evaluate
 from prodm.cli.phantom import phantom
 from prodm.cli.score import score
@@ -47,6 +48,7 @@ cli.add_command(score)
 cli.add_command(correct)
 cli.add_command(evaluate)
 cli.add_command(ablate)
+cli.add_command(demo)
 
 
 def main() -> None:
