@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.errors import ProdmError
 from prodm.volume import Vector
@@ -158,6 +159,7 @@ class ConsistentCorrector:
     name: str
     sha256: str | None
     known: SpacingRange = field(default_factory=SpacingRange)
+    calibration: Calibration | None = None  # of the score of a scan
     draws: bool = True
     max_blocks: int = 8
 
@@ -194,6 +196,7 @@ def load_consistent(weights: Path, separator: Path) -> ConsistentCorrector:
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_both(walking.sha256, separating.sha256),
         known=_known_spacing(walking.info, weights.name),
+        calibration=read_calibration(walking.info, "scan", weights.name),
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
 from prodm.volume import Vector
@@ -51,6 +52,7 @@ class Method:
     is_random: bool = False  # whether another seed gives another answer
     calls: CallCount | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, Calibration] = field(default_factory=dict)  # for patch and scan
 
 
 def leave_alone(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
@@ -228,10 +230,16 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     )
 
 
+def _calibration(info: dict[str, Any], source: str) -> dict[str, Calibration]:
+    read = {level: read_calibration(info, level, source) for level in ("patch", "scan")}
+    return {level: calibration for level, calibration in read.items() if calibration is not None}
+
+
 def _consistent(
     weights: Path, separator: Path, name: str, source: str, num_jumps: int | None
 ) -> Method:
     from prodm.correction.correctors import load_consistent
+    from prodm.model.checkpoint import load_info
 
     corrector = load_consistent(weights, separator)
     counted = _Counted(corrector.model[1])
@@ -250,6 +258,7 @@ def _consistent(
         is_random=True,
         calls=lambda: counted.count,
         info={"num_slices": settings.network.num_slices},
+        calibration=_calibration(load_info(weights), source),
     )
 
 

@@ -154,7 +154,10 @@ def _outcomes(results: MethodResults, level: str) -> list[Outcome]:
 
 
 def _samples(results: MethodResults, level: str) -> list[list[float]]:
-    return results.patch_samples if level == "patch" else results.scan_samples
+    """Scores that stand for what a method leaves open, calibrated where its weights say how."""
+    samples = results.patch_samples if level == "patch" else results.scan_samples
+    calibration = results.method.calibration.get(level)
+    return [list(calibration.scores(s)) for s in samples] if calibration else samples
 
 
 def band(value: float, edges: Sequence[float], unit: str) -> tuple[int, str]:

@@ -68,6 +68,12 @@ def load_network(path: Path) -> Trained:
     return Trained(network.eval(), settings, content["info"], _sha256(path))
 
 
+def load_info(path: Path) -> dict[str, Any]:
+    """Return what a network's file says of its training."""
+    info: dict[str, Any] = read_tensors(path)[1].get("info", {})
+    return info
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Write tensors with a JSON content in the header, whole or not at all."""
     header = {"prodm": json.dumps(content, sort_keys=True, allow_nan=False)}
