@@ -143,8 +143,8 @@ def compare_with_printed_algorithm(profile: str, size: int, num_angles: int) -> 
     excess = np.zeros(still.volume.shape, np.float32)
     excess[still.window] = still.excess
     air = np.full(excess.shape, -1024.0, np.float32)
-    slow = move_literally(air, excess, trajectory.angles_rad, displacement, oversampling=2) + 1024
-    literal = still.background.hu + slow
+    slow = move_literally(air, excess, trajectory.angles_rad, displacement, interpolation="cubic")
+    literal = still.background.hu + slow + 1024
     near = ndimage.binary_dilation(excess > 0, np.ones((3, 3, 3)), iterations=8)
     assert np.corrcoef(moved.moving.hu[near], literal[near])[0, 1] > 0.998
     scores = [

@@ -2,8 +2,8 @@
 
 One phantom, the slices that its moving calcium reaches, one trajectory, one run. Taking the calcium
 out of the scan is the same for all and not timed; compiled code is compiled before the start.
-The picture is compared where the calcium is, family by family, with the printed algorithm run
-on thirds of a pixel, since on whole ones it blurs what it rotates.
+The printed algorithm is raced as fast as scikit-image does it, with linear interpolation; pictures
+are compared with its cubic one, over all calcium of the same phantom, at rest and in each family.
 """
 
 import os
@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from prodm import agatston
 from prodm.anatomy.phantom import make_phantom
 from prodm.benchmarks.anglewise import move_anglewise
 from prodm.benchmarks.literal_algorithm import move_literally
+from prodm.benchmarks.pictures import compare_pictures
 from prodm.calcium import AIR_HU
 from prodm.errors import ProdmError
 from prodm.motion.profiles import draw
-from prodm.motion.trajectory import Trajectory
+from prodm.motion.trajectory import Fixed, Trajectory
 from prodm.pairs.simulate import StillScan, displacement_px, move, prepare
 from prodm.runs import Progress, no_progress
-from prodm.volume import Volume
 
 Floats = NDArray[np.float32]
 
@@ -34,9 +32,6 @@ RACE_PROFILE = "piecewise-x-medium"
 FAMILIES = ("translation-x-medium", "oscillation-y-medium", "piecewise-x-large", "jitter-medium")
 NUM_SLICES = 8
 BLOCK_SHAPE = (16, 64, 64)
-PICTURE_PX = 65
-PICTURE_SLICES = 5
-PICTURE_OVERSAMPLING = 3
 MOST_SEEDS = 20
 
 
@@ -50,17 +45,6 @@ class Contestant:
     times_faster: float  # than the literal algorithm, by the clock
 
 
-@dataclass(frozen=True)
-class Picture:
-    """How like the printed algorithm's the fast picture is, where the calcium is."""
-
-    profile: str
-    correlation: float  # of the moving scan
-    correlation_of_calcium: float  # of the moving calcium alone: no background helps
-    agatston_literal: float
-    agatston_fast: float
-
-
 def race(
     *,
     num_angles: int = 720,
@@ -70,6 +54,7 @@ def race(
 ) -> dict[str, Any]:
     """Time all contestants and compare their pictures; ``size_px`` crops for a quick look."""
     total = 4 + len(FAMILIES)
+    cores = os.cpu_count() or 1
     still = _still_phantom(size_px)
     trajectory = _trajectory(RACE_PROFILE, still, num_angles)
     progress(1, total)
@@ -77,13 +62,16 @@ def race(
     progress(2, total)
     blocks = _race_blocks(still, trajectory)
     progress(3, total)
+    trajectories = [Trajectory("at rest", Fixed(), num_angles=picture_angles)]
+    trajectories += [_trajectory(profile, still, picture_angles) for profile in FAMILIES]
     pictures = []
-    for number, profile in enumerate(FAMILIES):
-        pictures.append(_compare(still, profile, picture_angles))
-        progress(4 + number, total)
+    for picture in compare_pictures(still, trajectories, workers=cores):
+        pictures.append(picture)
+        progress(3 + len(pictures), total)
     return {
         "num_angles": num_angles,
-        "cores": os.cpu_count(),
+        "cores": cores,
+        "picture_angles": picture_angles,
         "shape": list(still.volume.shape),
         "calcium_slices": int((still.calcium > 0).any(axis=(1, 2)).sum()),
         "whole_slices": [asdict(row) for row in slices],
@@ -178,44 +166,6 @@ def _race_blocks(still: StillScan, trajectory: Trajectory) -> list[Contestant]:
         "phase, prodm": _time(lambda: phase.move(block, single), 20),
     }
     return _ranking(timed)
-
-
-def _compare(still: StillScan, profile: str, num_angles: int) -> Picture:
-    """Compare around the densest lesion, on the kept background.
-
-    Only that lesion moves: the printed algorithm loses what lies at the border of its image.
-    """
-    lesions, _ = ndimage.label(still.calcium, np.ones((3, 3, 3)))
-    peak = np.unravel_index(
-        int(np.argmax(np.where(lesions > 0, still.volume.hu, AIR_HU))), lesions.shape
-    )
-    sizes = (PICTURE_SLICES, PICTURE_PX, PICTURE_PX)
-    window = []
-    for middle, size, length in zip(peak, sizes, still.volume.shape, strict=True):
-        start = int(np.clip(middle - size // 2, 0, max(0, length - size)))
-        window.append(slice(start, min(length, start + size)))
-    z, y, x = window
-    calcium = (lesions[z, y, x] == lesions[peak]).astype(np.uint8)
-    calcium[[0, -1]] = 0
-    part = prepare(still.volume.crop((z, y, x)), calcium, np.random.default_rng(0))
-    trajectory = _trajectory(profile, still, num_angles)
-    displacement = displacement_px(trajectory, still.volume.spacing_mm)
-    excess = _whole_excess(part)
-    air = np.full(excess.shape, AIR_HU, np.float32)
-    slow = move_literally(
-        air, excess, trajectory.angles_rad, displacement, oversampling=PICTURE_OVERSAMPLING
-    )
-    literal = (part.background.hu + (slow - np.float32(AIR_HU))).astype(np.float32)
-    fast = move(part, trajectory).moving.hu
-    near = ndimage.binary_dilation(excess > 0, np.ones((3, 3, 3)), iterations=10)
-    whole = float(np.corrcoef(literal[near], fast[near])[0, 1])
-    alone = (slow - np.float32(AIR_HU))[near], (fast - part.background.hu)[near]
-    scores = [_agatston(part.volume, hu, near) for hu in (literal, fast)]
-    return Picture(profile, whole, float(np.corrcoef(*alone)[0, 1]), scores[0], scores[1])
-
-
-def _agatston(volume: Volume, hu: Any, region: NDArray[np.bool_]) -> float:  # noqa: ANN401
-    return float(agatston.score(volume.with_hu(hu), region).agatston)
 
 
 def _whole_excess(still: StillScan) -> Floats:

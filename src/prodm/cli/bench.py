@@ -68,14 +68,15 @@ def _print_simulation(result: dict[str, Any]) -> None:
                 f"{row['times_faster']:>13.1f}"
             )
     click.echo(
-        f"\n{'picture beside literal':<26} {'r':>10} {'r, calcium':>10} {'Agatston':>13} "
-        f"{'literal':>10}"
+        f"\n{'all calcium, ' + str(result['picture_angles']) + ' views':<26} {'r':>9} "
+        f"{'r, calcium':>11} {'Agatston':>9} {'literal, cubic':>15} {'linear':>8} {'still':>8}"
     )
     for row in result["pictures"]:
         click.echo(
-            f"{row['profile']:<26} {row['correlation']:>10.5f} "
-            f"{row['correlation_of_calcium']:>10.5f} {row['agatston_fast']:>13.1f} "
-            f"{row['agatston_literal']:>10.1f}"
+            f"{row['profile']:<26} {row['correlation']:>9.5f} "
+            f"{row['correlation_of_calcium']:>11.5f} {row['agatston_fast']:>9.1f} "
+            f"{row['agatston_literal']:>15.1f} {row['agatston_linear']:>8.1f} "
+            f"{row['agatston_still']:>8.1f}"
         )
 
 
