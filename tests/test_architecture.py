@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "study": BASE | {"files", "evaluation"},
     "benchmarks": BASE
     | {"anatomy", "motion", "physics", "pairs", "agatston", "model", "training", "correction"},
+    "demo": BASE | {"anatomy", "motion", "pairs", "agatston", "correction"},
 }
 
 

@@ -176,7 +176,8 @@ def _pictures(outcomes: Sequence[Outcome]) -> str:
             )
         facts += outcome.warnings
         figures += (
-            f'<figure><figcaption>{title}</figcaption><p class="key">{escape(_sentences(facts))}</p>'
+            f"<figure><figcaption>{title}</figcaption>"
+            f'<p class="key">{escape(_sentences(facts))}</p>'
             f'<img alt="{title}" src="{row_picture(outcome)}"></figure>'
         )
     key = '<p class="key">Lines mark 130 HU, from where on calcium counts; the bar is 10 mm.</p>'

@@ -45,7 +45,7 @@ class Case:
 
 
 CASES = (
-    Case(900_005, "none", "translation-y-medium"),
+    Case(900_005, "none", "translation-x-medium"),
     Case(900_002, "minimal", "oscillation-y-medium"),
     Case(900_004, "mild", "jitter-small"),
     Case(900_001, "moderate", "translation-x-small"),
