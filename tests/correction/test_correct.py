@@ -38,6 +38,18 @@ class Drawn(Identity):
         return blocks_hu + (noise + self.constant_hu).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class Deleting(Identity):
+    """Leaves tissue alone."""
+
+    name: str = "deleting"
+
+    def __call__(
+        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+    ) -> Blocks:
+        return np.minimum(blocks_hu, np.float32(60))
+
+
 @pytest.mark.parametrize("spacing_mm", SPACINGS_MM)
 def test_an_oracle_gives_the_true_score(move_made: Any, oracle: Any, spacing_mm: Vector) -> None:  # noqa: ANN401
     moved = move_made(spacing_mm=spacing_mm)
@@ -191,7 +203,17 @@ def test_the_parts_of_the_score_sum_to_the_whole(moved: Any, oracle: Any) -> Non
     assert sum(roi.agatston_after for roi in result.rois) == pytest.approx(result.after.agatston)
     voxels = sum(roi.candidate_voxels for roi in result.rois)
     assert voxels == result.candidates.mask.sum()
-    assert all(roi.explained is None for roi in result.rois)
+
+
+def test_a_motion_explains_the_truth_but_no_deleted_calcium(moved: Any, oracle: Any) -> None:  # noqa: ANN401
+    right = correct(moved.moving, moved.heart, oracle(moved=moved))
+    assert all(roi.explained and roi.explained.residual < 0.1 for roi in right.rois)
+    assert right.to_json()["rois"][0]["explained"].keys() == {"residual", "angles_deg", "shift_mm"}
+    assert not any("no motion explains" in warning for warning in right.warnings)
+    deleted = correct(moved.moving, moved.heart, Deleting())
+    doubts = [warning for warning in deleted.warnings if "no motion explains" in warning]
+    assert len(doubts) == len(deleted.rois)
+    assert doubts[0].startswith("no motion explains the change of block 1: the best one leaves")
 
 
 def test_progress_counts_blocks(moved: Any) -> None:  # noqa: ANN401

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from prodm.correction import Corrected, Identity, correct
+from prodm.correction.explanation import Explanation
 from prodm.correction.report import About, report_html
 from prodm.correction.trust import spread_of
 
@@ -54,19 +54,23 @@ def test_the_report_says_what_matters(html: str, corrected: Corrected) -> None:
     assert html.count("<figure>") == len(re.findall("data:image/png", html)) > 2
 
 
-def test_the_motion_appears_only_where_somebody_looked_for_it(
+def test_the_motion_appears_only_where_calcium_changed(
     html: str,
     corrected: Corrected,
     moved: Any,  # noqa: ANN401
 ) -> None:
-    assert "motion that explains" not in html
-    angles = np.linspace(0, 180, 19).tolist()
-    explained = {"residual": 0.12, "angles_deg": angles, "shift_mm": [0.1 * a for a in angles]}
-    roi = replace(corrected.rois[0], explained=explained)
-    result = replace(corrected, rois=(roi, *corrected.rois[1:]))
+    assert "Does a motion explain" not in html
+    angles_deg = tuple(range(0, 180, 10))
+    found = Explanation(0.12, angles_deg, tuple(0.02 * angle for angle in angles_deg))
+    calm, doubtful, *others = corrected.rois
+    calm = replace(calm, explained=found)
+    doubtful = replace(doubtful, explained=replace(found, residual=0.62))
+    result = replace(corrected, rois=(calm, doubtful, *others))
     shown = report_html(result, moved.moving, About("scan", "given"))
-    assert "The motion that explains the input" in shown
-    assert "12% of the input is left unexplained" in shown
+    assert "Does a motion explain the change?" in shown
+    assert "moving by up to 3.4 mm explains 88%" in shown
+    assert shown.count('<figure class="doubt">') == 1
+    assert "no motion explains it, 62% is left" in shown
 
 
 def test_an_unchanged_scan_has_a_report_too(move_made: Any) -> None:  # noqa: ANN401

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from prodm.agatston import CLINICAL, Lesion, Score
-from prodm.correction.trust import left_alone_warnings, spread_of, trust_warnings
+from prodm.correction.explanation import UNEXPLAINED, Explanation
+from prodm.correction.trust import (
+    left_alone_warnings,
+    spread_of,
+    trust_warnings,
+    unexplained_warnings,
+)
 from prodm.volume import Grid
 
 GRID = Grid((10, 60, 60), (3.0, 0.5, 0.5))
@@ -87,3 +93,10 @@ def test_a_score_that_was_not_corrected_is_named() -> None:
     assert "52 of the score comes from" in left_alone_warnings(far, CANDIDATES, GRID)[0]
     nowhere = np.zeros(GRID.shape, bool)
     assert "50 of the score comes from" in left_alone_warnings(scored(50), nowhere, GRID)[0]
+
+
+def test_a_change_that_no_motion_explains_is_named() -> None:
+    found = Explanation(0.62, (0.0, 90.0), (1.0, -1.0))
+    fine = replace(found, residual=UNEXPLAINED)
+    (warning,) = unexplained_warnings([None, fine, found])
+    assert "no motion explains the change of block 3: the best one leaves 62%" in warning

@@ -24,8 +24,15 @@ from prodm.agatston import Region, Score
 from prodm.calcium import AIR_HU, CALCIUM_THRESHOLD_HU
 from prodm.correction.candidates import Candidates, Mask, bounding_box, find_candidates
 from prodm.correction.correctors import Corrector
+from prodm.correction.explanation import Explanation, explain
 from prodm.correction.geometry import Blocks, Sampling, choose_sampling
-from prodm.correction.trust import Spread, left_alone_warnings, spread_of, trust_warnings
+from prodm.correction.trust import (
+    Spread,
+    left_alone_warnings,
+    spread_of,
+    trust_warnings,
+    unexplained_warnings,
+)
 from prodm.errors import ProdmError
 from prodm.pairs.blocks import cover, inside
 from prodm.runs import Progress, no_progress
@@ -49,7 +56,7 @@ class Roi:
     agatston_before: float
     agatston_after: float
     largest_change_hu: float
-    explained: dict[str, Any] | None = None  # the motion that explains the input, where sought
+    explained: Explanation | None  # by which motion; None where no calcium changed
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of ``result.json``."""
@@ -63,7 +70,7 @@ class Roi:
             "agatston_before": self.agatston_before,
             "agatston_after": self.agatston_after,
             "largest_change_hu": self.largest_change_hu,
-            "explained": self.explained,
+            "explained": None if self.explained is None else self.explained.to_json(),
         }
 
 
@@ -183,13 +190,17 @@ def correct(
     chosen = _median(scores)
     image, after = paste(volume, plan, changes[chosen], allowed), scores[chosen]
     spread = spread_of([score.agatston for score in scores])
+    rois = _rois(volume, image, plan, candidates.mask, before, after)
     return replace(
         result,
         volume=image,
         after=after,
         spread=spread,
-        rois=_rois(volume, image, plan, candidates.mask, before, after),
-        warnings=trust_warnings(before, after, spread, candidates.mask, volume.grid),
+        rois=rois,
+        warnings=(
+            *trust_warnings(before, after, spread, candidates.mask, volume.grid),
+            *unexplained_warnings([roi.explained for roi in rois]),
+        ),
         seconds=time.perf_counter() - started,
         corrector_seconds=corrector_seconds,
     )
@@ -347,6 +358,7 @@ def _rois(
                 agatston_before=float(scores[0]),
                 agatston_after=float(scores[1]),
                 largest_change_hu=float(change.max()),
+                explained=explain(volume.hu[place], image.hu[place], volume.spacing_mm[2]),
             )
         )
         left[place] = False

@@ -1,18 +1,18 @@
 """Pictures of a correction for its report, as PNG inside a data address."""
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MultipleLocator
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.correction.correct import Corrected, Roi
+from prodm.correction.explanation import Explanation
 from prodm.volume import Volume
 
 MAX_VIEWS = 6
@@ -91,15 +91,19 @@ def view_picture(corrected: Corrected, original: Volume, view: View) -> str:
     return _address(figure)
 
 
-def curve_picture(explained: Mapping[str, Any]) -> str | None:
-    """Return the curve s(θ) of a motion, where ``angles_deg`` and ``shift_mm`` are given."""
-    if "angles_deg" not in explained or "shift_mm" not in explained:
-        return None
-    figure = Figure(figsize=(4.2, 1.8), dpi=DPI, layout="constrained")
+def curve_picture(explained: Explanation) -> str:
+    """Return the curve s(θ) of a motion, in mm."""
+    figure = Figure(figsize=(4.4, 1.7), dpi=DPI, layout="constrained")
     axis = figure.subplots()
-    axis.plot(explained["angles_deg"], explained["shift_mm"], color="#0b62a4")
-    axis.set_xlabel("view angle, degrees")
-    axis.set_ylabel("shift, mm")
+    axis.axhline(0, color="#5b6875", linewidth=0.8)
+    axis.plot(explained.angles_deg, explained.shift_mm, color="#0b62a4", linewidth=1.8)
+    reach_mm = max(1.0, 1.15 * explained.largest_mm)
+    axis.set_ylim(-reach_mm, reach_mm)
+    axis.set_xlim(explained.angles_deg[0], explained.angles_deg[0] + 180)
+    axis.xaxis.set_major_locator(MultipleLocator(45))
+    axis.set_xlabel("view angle, degrees", fontsize=8)
+    axis.set_ylabel("shift, mm", fontsize=8)
+    axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
     return _address(figure)
 

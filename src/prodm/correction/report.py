@@ -9,6 +9,7 @@ from itertools import pairwise
 from prodm.agatston import Score
 from prodm.calcium import GRADE_EDGES, GRADES
 from prodm.correction.correct import Corrected, Roi
+from prodm.correction.explanation import UNEXPLAINED
 from prodm.correction.pictures import curve_picture, pick_views, view_picture
 from prodm.volume import Volume
 
@@ -140,19 +141,32 @@ def _strip(corrected: Corrected, original: Volume) -> str:
 
 
 def _explained(rois: Sequence[Roi]) -> str:
-    """Show the motion that explains the input, where somebody looked for it."""
+    """Show the motion that leads from the corrected calcium to the input, block by block."""
     rows = ""
     for number, roi in enumerate(rois, start=1):
-        if roi.explained is None:
+        found = roi.explained
+        if found is None:
             continue
-        residual = roi.explained.get("residual")
-        curve = curve_picture(roi.explained)
-        picture = f'<img alt="motion of block {number}" src="{curve}">' if curve else ""
-        said = "" if residual is None else f"{residual:.0%} of the input is left unexplained"
-        rows += f"<figure><figcaption>block {number}: {said}</figcaption>{picture}</figure>"
+        if found.residual > UNEXPLAINED:
+            kind, said = ' class="doubt"', f"no motion explains it, {found.residual:.0%} is left"
+        else:
+            kind = ""
+            said = f"moving by up to {found.largest_mm:.1f} mm explains {1 - found.residual:.0%}"
+        slices = roi.window[0]
+        rows += (
+            f"<figure{kind}><figcaption>block {number}, slices {slices.start + 1} to {slices.stop}:"
+            f' {said}</figcaption><img alt="motion of block {number}" src="{curve_picture(found)}">'
+            "</figure>"
+        )
     if not rows:
         return ""
-    return f'<section class="motion"><h2>The motion that explains the input</h2>{rows}</section>'
+    return (
+        '<section class="motion"><h2>Does a motion explain the change?</h2>'
+        "<p>If the calcium lay as corrected, and moved along this curve while it was scanned, the "
+        "scanner would have seen the given share of what it saw. A right correction leaves "
+        f"little; more than {UNEXPLAINED:.0%} is a reason for doubt.</p>"
+        f"<div>{rows}</div></section>"
+    )
 
 
 def _lesions(before: Score, after: Score) -> str:

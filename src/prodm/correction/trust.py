@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 
 from prodm.agatston import Score
 from prodm.calcium import GRADES, grade
+from prodm.correction.explanation import UNEXPLAINED, Explanation
 from prodm.volume import Grid
 
 WIDE_SHARE = 0.5  # of the score, and at least WIDE_LEAST
@@ -88,6 +89,16 @@ def trust_warnings(
             f"{NEW_LESION_MM:g} mm from anything calcium-like in the input"
         )
     return tuple(warnings)
+
+
+def unexplained_warnings(explanations: Sequence[Explanation | None]) -> tuple[str, ...]:
+    """Name the blocks, counted from 1, whose input no motion explains from the correction."""
+    return tuple(
+        f"no motion explains the change of block {number}: the best one leaves "
+        f"{found.residual:.0%} of its calcium unexplained; do not rely on the correction there"
+        for number, found in enumerate(explanations, start=1)
+        if found is not None and found.residual > UNEXPLAINED
+    )
 
 
 def _spread_warnings(after: Score, spread: Spread) -> list[str]:
