@@ -55,10 +55,11 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="+", default=range(len(CHOICES)))
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.workers) as pool:
-        jobs = [pool.submit(_run, number, arguments) for number in range(len(CHOICES))]
+        jobs = [pool.submit(_run, number, arguments) for number in arguments.rows]
         rows = [row for job in jobs for row in job.result()]
     (arguments.output / "choices.json").write_text(json.dumps(rows, indent=2), encoding="utf-8")
     print(as_table(rows))

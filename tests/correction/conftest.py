@@ -96,6 +96,7 @@ class Oracle(Identity):
     name: str = "oracle"
     sha256: str | None = "0" * 64
     max_blocks: int = 3
+    calibration: None = None
     num_slices: int = 3
     known: SpacingRange = field(default_factory=SpacingRange)
     table: dict[bytes, Blocks] = field(default_factory=dict)

@@ -26,6 +26,7 @@ class Drawn(Identity):
     sha256: str | None = "ab" * 32
     draws: bool = True
     max_blocks: int = 4
+    calibration: None = None
     noise_hu: float = 30.0
     constant_hu: float = 0.0
     calls: list[int] = field(default_factory=list)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prodm.agatston import CLINICAL, Lesion, Score
+from prodm.correction.calibration import Calibration
 from prodm.correction.explanation import UNEXPLAINED, Explanation
 from prodm.correction.trust import (
     left_alone_warnings,
@@ -100,3 +101,14 @@ def test_a_change_that_no_motion_explains_is_named() -> None:
     fine = replace(found, residual=UNEXPLAINED)
     (warning,) = unexplained_warnings([None, fine, found])
     assert "no motion explains the change of block 3: the best one leaves 62%" in warning
+
+
+def test_a_calibration_widens_the_interval() -> None:
+    quantiles = tuple(float(q) for q in np.linspace(-4, 4, 39))
+    alone = spread_of([100.0, 110.0])
+    wide = spread_of([100.0, 110.0], Calibration(quantiles))
+    assert alone is not None
+    assert wide is not None
+    assert wide.interval_90[0] < alone.interval_90[0] < alone.interval_90[1] < wide.interval_90[1]
+    assert sum(wide.grade_probabilities.values()) == pytest.approx(1)
+    assert wide.scores == alone.scores

@@ -189,7 +189,7 @@ def correct(
     scores = [scorer(paste(volume, plan, change, allowed), region) for change in changes]
     chosen = _median(scores)
     image, after = paste(volume, plan, changes[chosen], allowed), scores[chosen]
-    spread = spread_of([score.agatston for score in scores])
+    spread = spread_of([score.agatston for score in scores], corrector.calibration)
     rois = _rois(volume, image, plan, candidates.mask, before, after)
     return replace(
         result,

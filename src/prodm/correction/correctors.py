@@ -1,7 +1,7 @@
 """What corrects blocks: one calling convention for networks, physics and test doubles.
 
 A corrector maps blocks [N, Z, Y, X] in HU to corrected ones. It knows nothing of scans, and the
-scan's plumbing knows nothing of it but the four facts below.
+scan's plumbing knows nothing of it but the facts below.
 """
 
 import hashlib
@@ -56,6 +56,11 @@ class Corrector(Protocol):
         """Number of blocks to hand over in one call; the same on every machine."""
         ...
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """How its samples become an interval of a scan's score, where that was measured."""
+        ...
+
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
@@ -73,6 +78,7 @@ class Identity:
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
     max_blocks: int = 64
+    calibration: Calibration | None = None
 
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
@@ -92,6 +98,7 @@ class PhaseCorrector:
     known: SpacingRange = field(default_factory=SpacingRange)
     draws: bool = True  # the search starts at random
     max_blocks: int = 8
+    calibration: Calibration | None = None
 
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
@@ -118,6 +125,7 @@ class NetworkCorrector:
     max_windows: int
     known: SpacingRange = field(default_factory=SpacingRange)
     device: str = "cpu"
+    calibration: Calibration | None = None
 
     @property
     def max_blocks(self) -> int:

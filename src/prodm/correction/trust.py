@@ -3,7 +3,7 @@
 The interval runs from the 5th to the 95th percentile of the samples' scores, at Weibull's
 plotting positions: with fewer than 19 samples it is their whole range, never less. Grade
 probabilities are the samples' shares. Both speak of what the model leaves open, not of errors that
-all of its samples share.
+all of its samples share; a calibration (``prodm.correction.calibration``) adds those.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 
 from prodm.agatston import Score
 from prodm.calcium import GRADES, grade
+from prodm.correction.calibration import Calibration
 from prodm.correction.explanation import UNEXPLAINED, Explanation
 from prodm.volume import Grid
 
@@ -37,16 +38,19 @@ class Spread:
     grade_probabilities: dict[str, float]
 
 
-def spread_of(scores: Sequence[float]) -> Spread | None:
+def spread_of(scores: Sequence[float], calibration: Calibration | None = None) -> Spread | None:
     """Return interval and grade probabilities, or None for a single sample.
+
+    With a calibration, calibrated scores take the place of the samples.
 
     >>> spread_of([8.0, 12.0, 9.0, 11.0]).interval_90
     (8.0, 12.0)
     """
     if len(scores) < 2:
         return None
-    low, high = np.quantile(scores, (0.05, 0.95), method="weibull")
-    grades = [grade(score) for score in scores]
+    likely = scores if calibration is None else calibration.scores(scores)
+    low, high = np.quantile(likely, (0.05, 0.95), method="weibull")
+    grades = [grade(score) for score in likely]
     return Spread(
         tuple(float(score) for score in scores),
         (float(low), float(high)),

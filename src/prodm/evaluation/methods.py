@@ -175,6 +175,7 @@ class MethodCorrector:
     method: Method
     num_slices: int = 1
     max_blocks: int = 16
+    calibration: Calibration | None = None
     known: SpacingRange = field(default_factory=SpacingRange)
 
     @property

@@ -27,7 +27,7 @@ from prodm.physics import phase
 
 NUM_VIEWS = 90  # samples of s(theta); it is smooth but for its jump
 PADDING = 32  # pixels; the margin already keeps calcium away from the border
-REACH = 3  # slices above and below a window that may move into it
+REACH = 2  # slices above and below a window that may move into it
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,13 @@ def _move(
         starts.append(np.deg2rad(trajectory.start_deg))
     background = torch.from_numpy(np.stack([window.background for window in windows]))
     excess = torch.from_numpy(np.stack([window.still for window in windows])) - background
-    moved = phase.move(
-        excess,
-        torch.tensor(np.array(displacements), dtype=torch.float32),
-        start_rad=torch.tensor(starts, dtype=torch.float32),
-        padding=PADDING,
-    )
-    moving: torch.Tensor = background + moved
+    moving = background.clone()
+    moves = [n for n, one in enumerate(excess) if one.any()]
+    if moves:
+        moving[moves] += phase.move(
+            excess[moves],
+            torch.tensor(np.array(displacements), dtype=torch.float32)[moves],
+            start_rad=torch.tensor(starts, dtype=torch.float32)[moves],
+            padding=PADDING,
+        )
     return moving
