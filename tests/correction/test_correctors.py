@@ -118,5 +118,5 @@ def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ProdmError, match="there is no weights file"):
         make_corrector("network", tmp_path / "none.safetensors")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "correctors.py"))
-    with pytest.raises(ProdmError, match="ships without compact.safetensors; name a file"):
+    with pytest.raises(ProdmError, match=r"ships without compact\.safetensors; name a file"):
         make_corrector("network", None)

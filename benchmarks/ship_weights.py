@@ -1,0 +1,79 @@
+"""Put a trained network and its separator into the package, with calibrated intervals.
+
+    python benchmarks/ship_weights.py --network RUN --separator RUN --pairs PAIRS
+
+Both are stored in half precision. How far the interval of a score must reach is learnt from
+validation patients, which neither trained the networks nor test them: the two correct the
+moving blocks of these patients together, several times each, and the errors are kept with the
+weights (``prodm.correction.calibration``).
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from prodm.correction.calibration import fit_calibration
+from prodm.correction.geometry import SpacingRange
+from prodm.evaluation.comparison import compare
+from prodm.evaluation.methods import find_method
+from prodm.evaluation.patches import select
+from prodm.model.checkpoint import load_network, save_checkpoint
+from prodm.pairs.store import Pairs
+
+WEIGHTS = Path(__file__).parents[1] / "src" / "prodm" / "weights"
+
+
+def main() -> None:
+    """Calibrate and write both files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", type=Path, required=True)
+    parser.add_argument("--separator", type=Path, required=True)
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--output", type=Path, default=WEIGHTS)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--jumps", type=int, default=4)
+    parser.add_argument("--max-patches", type=int, default=150)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(exist_ok=True)
+    files = [arguments.output / name for name in ("compact.safetensors", "separator.safetensors")]
+    names = ("ProDM compact, trained on phantoms", "separator, trained on phantoms")
+    sources = (arguments.network, arguments.separator)
+    with tempfile.TemporaryDirectory() as scratch:
+        halves = [Path(scratch) / file.name for file in files]
+        for run, half, name in zip(sources, halves, names, strict=True):
+            _store(run / "best.safetensors", half, {"name": name})
+        calibration = _calibrate(halves, arguments)
+        _store(halves[0], files[0], {"calibration": calibration})
+        _store(halves[1], files[1], {})
+    for file in files:
+        print(f"{file.name}: {file.stat().st_size / 1e6:.2f} MB")
+
+
+def _store(source: Path, place: Path, added: dict[str, object]) -> None:
+    trained = load_network(source)
+    known = SpacingRange()
+    spacing = {"slice": list(known.slice_mm), "pixel": list(known.pixel_mm)}
+    info = {**trained.info, "spacing_range_mm": spacing, **added}
+    save_checkpoint(place, trained.network.state_dict(), trained.settings, info, half=True)
+
+
+def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, list[float]]:
+    method = find_method(f"{halves[0]}+{halves[1]}", num_jumps=arguments.jumps)
+    pairs = Pairs(arguments.pairs)
+    selection = select(pairs, "validation", max_patches=arguments.max_patches, seed=1)
+    comparison = compare(selection, [method], num_samples=arguments.samples, seed=1)
+    (results,) = comparison.results
+    by_level = {
+        "patch": (results.patch_samples, comparison.patches),
+        "scan": (results.scan_samples, comparison.scans),
+    }
+    calibration = {}
+    for level, (samples, cases) in by_level.items():
+        fitted = fit_calibration(samples, [case.agatston for case in cases])
+        calibration[level] = [round(value, 4) for value in fitted.quantiles]
+        print(f"{level}: calibrated on {len(cases)} cases")
+    return calibration
+
+
+if __name__ == "__main__":
+    main()
