@@ -49,7 +49,7 @@ def race(
     *,
     num_angles: int = 720,
     size_px: int | None = None,
-    picture_angles: int = 180,
+    picture_angles: int = 90,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Time all contestants and compare their pictures; ``size_px`` crops for a quick look."""

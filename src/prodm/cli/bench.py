@@ -26,7 +26,7 @@ def bench() -> None:
 @click.option(
     "--picture-angles",
     type=click.IntRange(60),
-    default=180,
+    default=90,
     show_default=True,
     help="Views of the runs whose pictures are compared.",
 )
