@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
+# Where no weights ship, the demo shows what is to be corrected.
+DEMO_METHOD := $(if $(wildcard src/prodm/weights/compact.safetensors),,--method identity)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test slow lint format demo bench
@@ -24,12 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/prodm phantom --output prodm-demo/still --count 1 --seed 7 --overwrite
-	$(BIN)/prodm simulate prodm-demo/still/phantom-00007.nii.gz \
-		--calcium prodm-demo/still/phantom-00007_calcium.nii.gz \
-		--output prodm-demo/moving --profile piecewise-x-medium --overwrite
-	$(BIN)/prodm score prodm-demo/still/phantom-00007.nii.gz \
-		--region prodm-demo/still/phantom-00007_calcium.nii.gz
+	$(BIN)/prodm demo --overwrite $(DEMO_METHOD)
 
 test: $(READY)
 	$(BIN)/pytest --numprocesses 2 -m "not slow"

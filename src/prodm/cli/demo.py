@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--method",
-    default="network",
-    show_default=True,
     metavar="NAME",
-    help="What corrects, as in prodm correct.",
+    help="What corrects, as in prodm correct.  [default: prodm; network with --weights]",
 )
 @click.option(
     "--weights",
@@ -41,7 +39,9 @@ if TYPE_CHECKING:
 )
 @click.option("--overwrite", is_flag=True, help="Replace DIR if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def demo(output: Path, method: str, weights: Path | None, overwrite: bool, as_json: bool) -> None:
+def demo(
+    output: Path, method: str | None, weights: Path | None, overwrite: bool, as_json: bool
+) -> None:
     """Show the main job on five made-up patients, one of each grade.
 
     Each is made from a seed, its calcium is set in motion, corrected, and scored three times:
@@ -56,7 +56,8 @@ def demo(output: Path, method: str, weights: Path | None, overwrite: bool, as_js
     from prodm.demo import DEMO, run_demo, write_demo
     from prodm.runs import new_folder
 
-    settings = replace(DEMO, method=method, weights=weights)
+    usual = "network" if weights else DEMO.method
+    settings = replace(DEMO, method=method or usual, weights=weights)
     with new_folder(output, overwrite=overwrite) as folder:
         with progress_bar("percent") as progress:
             outcomes = run_demo(settings, progress)

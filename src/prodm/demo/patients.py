@@ -58,7 +58,7 @@ class DemoSettings:
     """What is shown, and how long it may take: steps and samples as in ``prodm correct``."""
 
     cases: tuple[Case, ...] = CASES
-    method: str = "network"
+    method: str = "prodm"
     weights: Path | None = None  # None are those that ship
     steps: int = 4
     samples: int = 8
