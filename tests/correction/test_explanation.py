@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from prodm.correction.explanation import _fit, _smoothest_paths, explain
+from prodm.correction import explanation
+from prodm.correction.explanation import _fit, _smoothest_paths, _transform, explain
 from prodm.errors import ProdmError
 from prodm.physics import phase
 
@@ -71,18 +72,28 @@ def test_the_curve_is_the_motion_in_mm(kind: str) -> None:
     assert found.largest_mm == pytest.approx(np.abs(true_mm).max(), abs=0.5)
 
 
-def test_the_residual_is_the_energy_that_the_curve_leaves_over() -> None:
-    before, after = seen("drift"), lesions((1, 24, 30), (3, 36, 40), hu=300.0)
-    found = explain(before, after, 1.0)
-    assert found is not None
-    start_rad = float(np.deg2rad(found.angles_deg[0]))
-    again = phase.apply(after, np.array(found.shift_mm, np.float32), start_rad=start_rad)
+def test_the_residual_is_the_energy_that_the_motion_leaves_over() -> None:
+    before, after = seen("drift"), lesions((1, 24, 30), (3, 36, 40), (3, 24, 30))
+    residual, start_rad, shift = _fit(before, after, 0.0)
+    before, after = (np.pad(image, ((0, 0), (40, 40), (40, 40))) for image in (before, after))
+    again = phase.apply(after, shift.astype(np.float32), start_rad=start_rad)
 
     def energy(image: Floats) -> float:
         return float((ndimage.gaussian_filter(image, (0, 1, 1)) ** 2).sum())
 
     left = energy(before - again) / (energy(before) + energy(after))
-    assert found.residual == pytest.approx(left, abs=0.03)
+    assert left > 0.1
+    assert residual == pytest.approx(left, abs=0.01)
+    both = energy(before) + energy(after)
+    assert _transform(before, after, 0.0).energy == pytest.approx(both, rel=0.01)
+    assert _transform(before, after, 0.1 * both).energy == pytest.approx(0.9 * both, rel=0.01)
+
+
+def test_paths_are_good_before_they_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation, "MAX_STEPS", 0)
+    residual, start_rad, _ = _fit(seen("drift", 1.3), STILL, 0.0)
+    assert residual < 0.1
+    assert abs(start_rad - 1.3) < 0.3
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
@@ -98,6 +109,7 @@ def test_deleted_and_invented_calcium_are_not_explained() -> None:
         found = explain(before, after, 0.5)
         assert found is not None
         assert found.residual > 0.9
+        assert found.largest_mm == 0 or after is still
 
 
 def test_another_lesion_is_not_explained() -> None:

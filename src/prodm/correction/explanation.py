@@ -58,6 +58,7 @@ NUM_STARTS = 12
 NUM_REFINED = 3
 NUM_COSINES = 10
 STIFFNESS = 0.02 / NUM_VIEWS  # price of one pixel from view to view, as a share of all energy
+AWAY = 1e-5 / NUM_VIEWS  # price of one pixel from rest, so that what explains nothing rests
 MAX_STEPS = 40
 TOUCHING = np.ones((3, 3, 3), dtype=bool)
 
@@ -184,7 +185,7 @@ class _Plane:
 
 
 def _fit(moving: Block, still: Block, grain_energy: float) -> tuple[float, float, Floats]:
-    """Return the residual, the angle at which the scan starts, and s in pixels at the views."""
+    """Return the residual, the angle of the first view, and s in pixels at the views."""
     plane = _transform(moving, still, grain_energy)
     found = [_refine(plane, start_rad, path) for start_rad, path in _best_paths(plane)]
     gain, start_rad, shift_px = max(found, key=lambda motion: motion[0])
@@ -208,7 +209,8 @@ def _best_paths(plane: _Plane) -> list[tuple[float, Floats]]:
     """Return the start angles and paths s, in pixels at the views, that gain most."""
     grid_px = np.arange(-LARGEST_PX, LARGEST_PX + 1)
     views = np.floor(plane.angle_rad / np.pi * NUM_VIEWS).astype(np.int64)
-    gains = np.stack([np.bincount(views, plane.gain(s), NUM_VIEWS) for s in grid_px], axis=1)
+    columns = [np.bincount(views, plane.gain(s), NUM_VIEWS) for s in grid_px]
+    gains = np.stack(columns, axis=1) - AWAY * plane.energy * grid_px**2
     tables = []
     for first in range(0, NUM_VIEWS, NUM_VIEWS // NUM_STARTS):
         # Half a turn later, the same line is seen from the other side: s changes its sign.
@@ -238,9 +240,9 @@ def _smoothest_paths(tables: Floats, price: float) -> tuple[Floats, NDArray[np.i
 
 
 def _refine(plane: _Plane, start_rad: float, path_px: Floats) -> tuple[float, float, Floats]:
-    """Improve a path as a cosine series; return what it gains, its start, and s at the views."""
-    middles = _series((np.arange(NUM_VIEWS) + 0.5) / NUM_VIEWS)
-    first = np.linalg.lstsq(middles, path_px, rcond=None)[0]
+    """Improve a path as a cosine series; return its gain, the first view, and s at the views."""
+    at_views = _series((np.arange(NUM_VIEWS) + 0.5) / NUM_VIEWS)
+    first = np.linalg.lstsq(at_views, path_px, rcond=None)[0]
     is_later = plane.angle_rad < start_rad
     series = _series((plane.angle_rad - start_rad) / np.pi + is_later)
     turn = np.where(is_later, -plane.turn, plane.turn)
@@ -252,8 +254,8 @@ def _refine(plane: _Plane, start_rad: float, path_px: Floats) -> tuple[float, fl
     solved = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", options={"maxiter": MAX_STEPS}
     )
-    shift_px: Floats = _series(np.arange(NUM_VIEWS) / NUM_VIEWS) @ solved.x
-    return -float(solved.fun) * plane.energy, start_rad, shift_px
+    shift_px: Floats = at_views @ solved.x
+    return -float(solved.fun) * plane.energy, start_rad + np.pi / (2 * NUM_VIEWS), shift_px
 
 
 def _series(times: Floats) -> Floats:

@@ -129,7 +129,8 @@ def _strip(corrected: Corrected, original: Volume) -> str:
     rows = ""
     for view in views:
         title = (
-            f"slice {view.slice_index + 1} of {original.shape[0]} from below: "
+            f"slice {view.slice_index + 1} of {original.shape[0]} from below, "
+            f"block {corrected.rois.index(view.roi) + 1}: "
             f"{view.agatston_before:.0f} → {view.agatston_after:.0f}"
         )
         source = view_picture(corrected, original, view)
