@@ -20,6 +20,7 @@ from prodm.correction import Identity
 from prodm.demo import CASES, Case, DemoSettings, Outcome, next_commands, run_case, run_demo
 from prodm.demo.output import interval_text, report_html, summary, summary_sentence, write_demo
 from prodm.demo.patients import FIRST_SEED, move_calcium
+from prodm.demo.pictures import row_picture
 from prodm.errors import ProdmError
 from prodm.files.scans import read_scan
 
@@ -122,6 +123,12 @@ def test_views_show_the_largest_coronary_lesion_of_the_still_scan(
     assert outcome.views.shape[1] * outcome.view_pixel_mm == pytest.approx(44, abs=0.6)
     assert outcome.views[2].max() >= largest.peak_hu
     np.testing.assert_array_equal(outcome.views[0], outcome.views[1])
+
+
+def test_lines_mark_only_what_counts(outcome: Outcome) -> None:
+    bone = replace(outcome, heart=np.zeros_like(outcome.heart))
+    assert row_picture(bone) != row_picture(outcome)
+    assert outcome.heart.shape == outcome.views.shape[1:]
 
 
 def test_a_correction_that_makes_it_worse_is_told_as_it_is(outcome: Outcome) -> None:

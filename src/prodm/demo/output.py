@@ -22,13 +22,13 @@ table.scores td, table.scores th { padding: 6px 9px; }
 table.scores td:first-child, table.scores th:first-child { text-align: left; }
 .smaller { color: #23714a; font-weight: 600; } .larger { color: var(--warm); font-weight: 600; }
 .total { margin: 12px 0 0; font-weight: 600; }
-pre { background: #10151b; color: #f2f5f8; padding: 12px; border-radius: 6px; overflow-x: auto; }
+pre { background: #10151b; color: #f2f5f8; padding: 12px; white-space: pre-wrap; }
 """
 WHAT_IT_IS = (
     "Five made-up patients, one of each grade. Each was made from a seed, its coronary calcium was "
     "set in motion by simulated back-projection, and the moving scan was corrected.",
     "The patients were chosen by their still scans alone, the first of each grade from seed 900001 "
-    "on, and their motions in turn from a list. No result of a correction was looked at.",
+    "on, and their motions in turn from a list, before any correction of them was seen.",
     "All three scores count the calcium inside the heart, by the clinical rule. What the "
     "correction makes worse is shown as it is.",
 )
@@ -160,7 +160,7 @@ def _score(agatston: float) -> str:
 def _pictures(outcomes: Sequence[Outcome]) -> str:
     figures = ""
     for outcome in outcomes:
-        place = "largest coronary lesion" if outcome.largest_shift_mm else "front of the heart"
+        place = "largest coronary lesion" if outcome.largest_shift_mm else "left edge of the heart"
         title = (
             f"{outcome.patient}: {outcome.moving:.0f} moving, {outcome.corrected:.0f} corrected, "
             f"{outcome.still:.0f} in truth"
@@ -178,7 +178,10 @@ def _pictures(outcomes: Sequence[Outcome]) -> str:
             f'<p class="key">{escape(_sentences(facts))}</p>'
             f'<img alt="{title}" src="{row_picture(outcome)}"></figure>'
         )
-    key = '<p class="key">Lines mark 130 HU, from where on calcium counts; the bar is 10 mm.</p>'
+    key = (
+        '<p class="key">Lines mark 130 HU inside the heart, from where on calcium counts; '
+        "the bar is 10 mm.</p>"
+    )
     return f"<section><h2>Moving, corrected, truth</h2>{key}{figures}</section>"
 
 

@@ -19,8 +19,8 @@ BACKGROUND, INK, SOFT, MARK = "#10151b", "#f2f5f8", "#a9b4c0", "#ffb000"
 ROWS = ("moving", "corrected", "truth")
 SCALE_BAR_MM = 10.0
 NOTE = (
-    "Agatston scores, with the 90 % interval in brackets. Lines: 130 HU. Bar: 10 mm. Made-up "
-    "patients, chosen before any result was seen. Research use only."
+    "Agatston scores, with the 90 % interval in brackets. Lines: 130 HU in the heart. "
+    "Bar: 10 mm. Made-up patients, chosen before any result was seen. Research use only."
 )
 
 
@@ -40,7 +40,7 @@ def save_picture(path: Path, outcomes: Sequence[Outcome]) -> None:
             panel = figure.add_axes(
                 (x / width, 1 - (y + side) / height, side / width, side / height)
             )
-            _show(panel, image, outcome.view_pixel_mm)
+            _show(panel, image, outcome)
             _write(figure, x + side / 2, y + side + 0.15, text, INK, 13)
     for row, name in enumerate(ROWS):
         y = top + row * (side + line) + side / 2
@@ -54,21 +54,23 @@ def row_picture(outcome: Outcome) -> str:
     figure = Figure(figsize=(9.0, 3.0), dpi=DPI, facecolor=BACKGROUND)
     for column, (image, name) in enumerate(zip(outcome.views, ROWS, strict=True)):
         panel = figure.add_axes((column / 3 + 0.004, 0.008, 1 / 3 - 0.008, 0.984))
-        _show(panel, image, outcome.view_pixel_mm)
+        _show(panel, image, outcome)
         panel.text(0.03, 0.97, name, transform=panel.transAxes, color=INK, fontsize=12, va="top")
     buffer = BytesIO()
     figure.savefig(buffer, format="png", facecolor=BACKGROUND, metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _show(panel: Axes, image: NDArray[np.float32], pixel_mm: float) -> None:
+def _show(panel: Axes, image: NDArray[np.float32], outcome: Outcome) -> None:
+    """Show a view, with lines around what reaches 130 HU inside the heart."""
     low, high = WINDOW_HU
     panel.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="bicubic", aspect="auto")
-    if image.min() < CALCIUM_THRESHOLD_HU <= image.max():
-        panel.contour(image, [CALCIUM_THRESHOLD_HU], colors=MARK, linewidths=0.9)
+    counted = np.where(outcome.heart, image, np.minimum(image, 0))
+    if counted.min() < CALCIUM_THRESHOLD_HU <= counted.max():
+        panel.contour(counted, [CALCIUM_THRESHOLD_HU], colors=MARK, linewidths=0.9)
     rows, columns = image.shape
     y, x = 0.95 * rows, 0.05 * columns
-    panel.plot([x, x + SCALE_BAR_MM / pixel_mm], [y, y], color=INK, linewidth=2)
+    panel.plot([x, x + SCALE_BAR_MM / outcome.view_pixel_mm], [y, y], color=INK, linewidth=2)
     panel.set_xlim(-0.5, columns - 0.5)
     panel.set_ylim(rows - 0.5, -0.5)
     panel.set_axis_off()
