@@ -43,8 +43,9 @@ CHOICES = (
         ("model.loss.calcium=volume", "model.loss.tau_hu=60.0", "model.loss.weight=20.0"),
     ),
     Choice("soft Agatston loss", ("model.loss.calcium=agatston",)),
-    Choice("folding 2 x 2", ("model.network.fold=2",), cost=3.5),
-    Choice("no folding", ("model.network.fold=1",), cost=14.0),
+    Choice("folding 4 x 4", ("model.network.fold=4",), cost=0.35),
+    Choice("no folding", ("model.network.fold=1",), cost=3.8),
+    Choice("not gated", ("model.network.gated=false",)),
 )
 
 

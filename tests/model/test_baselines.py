@@ -121,7 +121,7 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         losses = train(build_players(settings, network, seed=4), batch, num_steps=2)
         prediction = build_predict(settings, network)(batch.moving, seeded(5))
         assert len(prediction) == len(batch.moving)
-        num_images = METHODS[settings.method].num_outputs * batch.moving.shape[1]
+        num_images = (1 + METHODS[settings.method].separates) * batch.moving.shape[1]
         assert prediction.shape == (len(prediction), num_images, *batch.moving.shape[2:])
         assert not prediction.requires_grad
         results.append((losses, prediction))

@@ -105,7 +105,7 @@ def build_network(settings: ModelSettings, seed: int) -> CorrectionNetwork:
         torch.manual_seed(seed)
         method = METHODS[settings.method]
         return CorrectionNetwork(
-            settings.network, takes_state=method.takes_state, num_outputs=method.num_outputs
+            settings.network, takes_state=method.takes_state, separates=method.separates
         )
 
 
@@ -315,7 +315,7 @@ class Method:
     takes_state: bool
     players: Callable[[ModelSettings, CorrectionNetwork], tuple[Player, ...]]
     predict: Callable[[ModelSettings, Network, Request], Tensor]
-    num_outputs: int = 1  # images that the network returns per slice
+    separates: bool = False  # whether the network returns what moves, and the same at rest
 
 
 METHODS: dict[str, Method] = {
@@ -325,7 +325,7 @@ METHODS: dict[str, Method] = {
     "ddpm": Method(True, ddpm_players, ddpm_predict),
     "cgan": Method(False, gan_players, regression_predict),
     "unet": Method(False, regression_players, regression_predict),
-    "separator": Method(False, separator_players, separator_predict, num_outputs=2),
+    "separator": Method(False, separator_players, separator_predict, separates=True),
 }
 
 

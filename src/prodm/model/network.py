@@ -19,7 +19,12 @@ first convolution and unpacks them after the last one: a quarter of the position
 for the same field of view, which is what a CPU can train. ``num_wedges`` adds, for each
 slice of y, its partial-angle images: the Fourier plane cut into that many angular wedges, each
 seen by the scanner at one moment. They are a function of y, so callers need not know of them.
-A network with several ``outputs`` returns as many images of each slice, [B, outputs * k, Y, X].
+A separator's network has two images per slice to return, [B, 2 k, Y, X]: what moves, and the
+same at rest. F is then the first less the second.
+
+A ``gated`` network does not paint what is to be taken away, it says where to take it: the body
+returns a gate G, a background B and the calcium at rest E, and what moves is G (y - B). Gate and
+background are smooth, so that the grain of the image need not pass through the network.
 """
 
 from collections.abc import Callable
@@ -33,6 +38,7 @@ from torch.nn import functional
 from prodm.errors import ProdmError
 
 Predicts = Literal["residual", "noise"]
+TISSUE = 0.2  # 0 HU, from where the background of a gated network is counted
 Denoise = Callable[[Tensor, Tensor, Tensor], Tensor]  # (xt, y, t) -> x0^
 
 
@@ -56,6 +62,7 @@ class NetworkSettings:
     norm_groups: int = 32
     fold: int = 1
     num_wedges: int = 0
+    gated: bool = False
 
     def __post_init__(self) -> None:
         if self.num_slices < 1 or self.num_slices % 2 == 0:
@@ -102,7 +109,7 @@ class CorrectionNetwork(nn.Module):
     """MONAI's network between folding and unfolding. Any size divisible by ``divisor``."""
 
     def __init__(
-        self, settings: NetworkSettings, *, takes_state: bool = True, num_outputs: int = 1
+        self, settings: NetworkSettings, *, takes_state: bool = True, separates: bool = False
     ) -> None:
         """Build the network; without a state, ``xt`` and ``t`` are ignored when it is called."""
         super().__init__()
@@ -110,11 +117,13 @@ class CorrectionNetwork(nn.Module):
 
         self.settings = settings
         self.takes_state = takes_state
+        self.separates = separates
+        num_maps = 3 if settings.gated else 1 + separates
         num_images = settings.num_slices * (2 if takes_state else 1)
         self.body = DiffusionModelUNet(
             spatial_dims=2,
             in_channels=(num_images + settings.num_condition_channels) * settings.fold**2,
-            out_channels=num_outputs * settings.num_slices * settings.fold**2,
+            out_channels=num_maps * settings.num_slices * settings.fold**2,
             channels=settings.channels,
             attention_levels=settings.attention,
             num_res_blocks=settings.num_res_blocks,
@@ -123,7 +132,7 @@ class CorrectionNetwork(nn.Module):
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return F [B, outputs * k, Y, X]."""
+        """Return F [B, k, Y, X], or what moves and the same at rest [B, 2 k, Y, X]."""
         _, num_slices, height, width = y.shape
         divisor = self.settings.divisor
         if num_slices != self.settings.num_slices or height % divisor or width % divisor:
@@ -138,8 +147,12 @@ class CorrectionNetwork(nn.Module):
         if not self.takes_state:
             t = torch.zeros(y.shape[0], device=y.device)
         folded = functional.pixel_unshuffle(torch.cat(images, dim=1), self.settings.fold)
-        output: Tensor = self.body(folded, t)
-        return functional.pixel_shuffle(output, self.settings.fold)
+        maps = functional.pixel_shuffle(self.body(folded, t), self.settings.fold)
+        if not self.settings.gated:
+            return maps
+        gate, background, still = maps.chunk(3, dim=1)
+        moving = gate * (y - TISSUE - background)
+        return torch.cat([moving, still], dim=1) if self.separates else moving - still
 
 
 def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
