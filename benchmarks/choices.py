@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-NUM_JUMPS = 10
-NUM_PATCHES = 120
+NUM_JUMPS = 4
+NUM_PATCHES = 60
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="+", default=range(len(CHOICES)))
     arguments = parser.parse_args()
@@ -86,7 +86,7 @@ def _run(number: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         prodm = str(Path(sys.executable).with_name("prodm"))
         resume = ["--resume"] if run.exists() else []
         with (arguments.output / f"row-{number:02d}.log").open("w") as log:
-            train = [prodm, *words[1:], *resume, "--validation-patches", "20"]
+            train = [prodm, *words[1:], *resume, "--validation-patches", "2"]
             subprocess.run(train, check=True, env=alone, stdout=log, stderr=log)
             judge = [sys.executable, "-c", f"import choices; choices.judge({str(run)!r}, "]
             judge[-1] += f"{str(arguments.pairs)!r})"

@@ -142,3 +142,25 @@ def test_a_method_corrects_whole_scans_too() -> None:
     corrector = MethodCorrector(find_method("identity"))
     assert (corrector.name, corrector.draws, corrector.sha256) == ("identity", False, None)
     np.testing.assert_array_equal(corrector(BLOCKS, SPACING_MM, steps=None, seed=0), BLOCKS)
+
+
+def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
+    files = {}
+    for kind in ("prodm", "unet", "separator"):
+        small = {"channels": (8, 8), "attention": (False, False), "num_res_blocks": 1}
+        network = NetworkSettings(**small, num_head_channels=8, norm_groups=8, fold=4)  # type: ignore[arg-type]
+        settings = ModelSettings(method=kind, network=network)
+        files[kind] = tmp_path / f"{kind}.safetensors"
+        save_checkpoint(files[kind], build_network(settings, 0).state_dict(), settings, {})
+    method = find_method(f"{files['prodm']}+{files['separator']}", num_jumps=2)
+    assert method.name == "prodm + separator"
+    assert method.is_random
+    block = np.full((1, 16, 64, 64), 40, np.float32)  # nothing moves, and F is zero
+    corrected = method.correct(block, (3.0, 0.5, 0.5), 0)
+    np.testing.assert_allclose(corrected, block, atol=1e-3)
+    assert method.calls is not None
+    assert method.calls() == 2 * 16
+    with pytest.raises(ProdmError, match="holds a unet, which does not walk"):
+        find_method(f"{files['unet']}+{files['separator']}")
+    with pytest.raises(ProdmError, match="holds a prodm and no separator"):
+        find_method(f"{files['prodm']}+{files['prodm']}")

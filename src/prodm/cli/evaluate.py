@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     "runs",
     multiple=True,
     metavar="RUN",
-    help="Run folder, weights file, or name of a method without weights. Repeatable.",
+    help="Run folder, weights file, NETWORK+SEPARATOR, or name of a method without weights. "
+    "Repeatable.",
 )
 @click.option(
     "--external",
@@ -126,7 +127,7 @@ def find_methods(runs: Sequence[str], externals: Sequence[str], jumps: int | Non
     """Return "no correction" and what the command line names, with a name for each."""
     from prodm.evaluation.methods import external_method, find_method, no_correction
 
-    names = [Path(run).name for run in runs]
+    names = [" + ".join(Path(part).name for part in run.split("+")) for run in runs]
     methods = [
         find_method(run, num_jumps=jumps, name=run if names.count(name) > 1 else name)
         for run, name in zip(runs, names, strict=True)
