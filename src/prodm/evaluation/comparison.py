@@ -190,7 +190,7 @@ def _judge_method(
     for sample in range(num_samples if results.method.is_random else 1):
         started = time.perf_counter()
         corrected = results.method.correct(
-            moving, blocks.spacing_mm, _seed(seed, blocks.scan, motion.motion, sample)
+            moving, blocks.spacing_mm, seed_of(seed, blocks.scan, motion.motion, sample)
         )
         results.seconds += time.perf_counter() - started
         results.num_corrected += len(moving)
@@ -224,7 +224,7 @@ def _checked(corrected: Blocks, moving: Blocks, name: str) -> Blocks:
     return corrected.astype(np.float32, copy=False)
 
 
-def _seed(seed: int, scan: str, motion: int, sample: int) -> int:
+def seed_of(seed: int, scan: str, motion: int, sample: int) -> int:
     """Return a seed of its own for each scan, motion and sample, the same on every machine."""
     return zlib.crc32(f"{seed}/{scan}/{motion}/{sample}".encode())
 
