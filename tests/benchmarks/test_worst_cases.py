@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from prodm.cli import cli
+from prodm.evaluation import report
 from prodm.evaluation.comparison import Case, compare
 from prodm.evaluation.methods import Blocks, Method, no_correction
 from prodm.evaluation.metrics import Outcome
@@ -49,7 +50,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 def evaluation(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluated") / "out"
     arguments = ["evaluate", "--pairs", str(pairs.folder), "--run", "identity", "-o", str(folder)]
-    CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw_figures", lambda comparison: {})  # they take most of the time
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
     return folder
 
 
