@@ -8,7 +8,10 @@ network. Prints tables as Markdown; --json keeps every single result.
     python benchmarks/phase_robustness.py PAIRS --json robustness.json
     python benchmarks/phase_robustness.py PAIRS --blocks 3 --cases reference "fan beam"
 
-What is written in --json can be shown again with --show robustness.json, without a run.
+    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --only phase-net --json net.json
+    python benchmarks/phase_robustness.py --show robustness.json net.json
+
+The third form adds one separation to an earlier run; the last shows both without any run.
 """
 
 import argparse
@@ -69,6 +72,7 @@ def _wholly_inside(excess: NDArray[np.int16]) -> NDArray[np.int16]:
 
 
 Correct = Callable[[Seen, torch.Generator], Phased]
+SEPARATIONS = ("true background", "phase", "phase-net")
 
 
 def corrections(separator: Path | None) -> dict[str, Correct]:
@@ -242,17 +246,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pairs", type=Path, nargs="?", help="store made by prodm build")
-    parser.add_argument("--blocks", type=int, default=14, help="of as many patients as there are")
+    parser.add_argument("--blocks", type=int, default=12, help="of as many patients as there are")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--separator", type=Path, help="weights of a separator network")
     parser.add_argument("--json", type=Path, help="write every result here")
-    parser.add_argument("--show", type=Path, help="show the results of an earlier --json")
+    parser.add_argument("--only", nargs="+", choices=SEPARATIONS, help="separations to try")
+    parser.add_argument("--show", type=Path, nargs="+", help="show the results of earlier --json")
     arguments = parser.parse_args()
     if arguments.show:
-        results = json.loads(arguments.show.read_text(encoding="utf-8"))
+        parts = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.show]
+        results = list(itertools.chain.from_iterable(parts))
     elif arguments.pairs:
         chosen = choose_blocks(Pairs(arguments.pairs), arguments.blocks)
-        results = run(chosen, arguments.cases, corrections(arguments.separator), arguments.json)
+        ways = corrections(arguments.separator)
+        if arguments.only:
+            ways = {name: way for name, way in ways.items() if name in arguments.only}
+        if not ways:
+            parser.error("phase-net needs --separator WEIGHTS")
+        results = run(chosen, arguments.cases, ways, arguments.json)
     else:
         parser.error("name a store of pairs, or --show FILE")
     for table in (error_table, residual_table):
