@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from prodm.correction import explanation
-from prodm.correction.explanation import _fit, _smoothest_paths, _transform, explain
+from prodm.correction.explanation import explain
 from prodm.errors import ProdmError
-from prodm.physics import phase
+from prodm.physics import fitting, phase
+from prodm.physics.fitting import cross_plane, fit_motion, smoothest_paths
 
 Floats = NDArray[np.float32]
 SHAPE = (6, 64, 64)
@@ -74,7 +74,8 @@ def test_the_curve_is_the_motion_in_mm(kind: str) -> None:
 
 def test_the_residual_is_the_energy_that_the_motion_leaves_over() -> None:
     before, after = seen("drift"), lesions((1, 24, 30), (3, 36, 40), (3, 24, 30))
-    residual, start_rad, shift = _fit(before, after, 0.0)
+    motion = fit_motion(before, after)
+    residual, start_rad, shift = motion.residual, motion.start_rad, motion.shift_px
     before, after = (np.pad(image, ((0, 0), (40, 40), (40, 40))) for image in (before, after))
     again = phase.apply(after, shift.astype(np.float32), start_rad=start_rad)
 
@@ -85,20 +86,22 @@ def test_the_residual_is_the_energy_that_the_motion_leaves_over() -> None:
     assert left > 0.1
     assert residual == pytest.approx(left, abs=0.01)
     both = energy(before) + energy(after)
-    assert _transform(before, after, 0.0).energy == pytest.approx(both, rel=0.01)
-    assert _transform(before, after, 0.1 * both).energy == pytest.approx(0.9 * both, rel=0.01)
+    assert cross_plane(before, after, 0.0).energy == pytest.approx(both, rel=0.01)
+    assert cross_plane(before, after, 0.1 * both).energy == pytest.approx(0.9 * both, rel=0.01)
 
 
 def test_paths_are_good_before_they_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explanation, "MAX_STEPS", 0)
-    residual, start_rad, _ = _fit(seen("drift", 1.3), STILL, 0.0)
+    monkeypatch.setattr(fitting, "MAX_STEPS", 0)
+    motion = fit_motion(seen("drift", 1.3), STILL)
+    residual, start_rad = motion.residual, motion.start_rad
     assert residual < 0.1
     assert abs(start_rad - 1.3) < 0.3
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_no_motion_makes_calcium_brighter(factor: float) -> None:
-    residual, _, shift = _fit(factor * STILL, STILL, 0.0)
+    motion = fit_motion(factor * STILL, STILL)
+    residual, shift = motion.residual, motion.shift_px
     assert residual == pytest.approx((1 - factor) ** 2 / (1 + factor**2), abs=1e-3)
     assert np.abs(shift).max() < 0.2
 
@@ -155,7 +158,7 @@ def test_whole_numbers_and_odd_shapes_are_fine_and_answers_repeat() -> None:
 
 def test_the_best_path_is_the_best_of_all() -> None:
     tables = np.random.default_rng(3).normal(0, 1, (2, 5, 4))
-    totals, paths = _smoothest_paths(tables, 0.3)
+    totals, paths = smoothest_paths(tables, 0.3)
     for table, total, path in zip(tables, totals, paths, strict=True):
         worth = {
             states: sum(row[s] for row, s in zip(table, states, strict=True))

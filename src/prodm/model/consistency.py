@@ -4,7 +4,8 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    s(theta)   the motion of what moves, found once per block, and placed by x0^
+    s(theta)   the motion of what moves: found blindly, once per block, and placed by x0^, or
+               fitted between x0^ and y, whichever undoes it better
     phased     background + what moves, with that motion undone
     x0^        <- (1 - w) x0^ + w phased
 
@@ -25,7 +26,7 @@ from prodm.model.baselines import ModelSettings, Predict, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separation, separate_by_network
 from prodm.model.sampler import central_slices, slice_windows
-from prodm.model.search import FoundMotion, SearchSettings, place, search_blind
+from prodm.model.search import FoundMotion, SearchSettings, choose, search_blind
 
 MOST_BLOCKS = 16  # that are walked together
 TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
@@ -60,7 +61,7 @@ class Consistency:
                 continue
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
-            placed = place(motion, moving, estimate - background)
+            placed = choose(motion, moving, estimate - background)
             phased = Phased(background + placed.undo(moving), moving, placed)
             share = trust(phased.explained)
             results.append((1 - share) * estimate + share * phased.corrected_hu)

@@ -28,7 +28,7 @@ from torch import Tensor
 from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.sampler import central_slices, slice_windows
-from prodm.model.search import FoundMotion, SearchSettings, explained_share, place, search_blind
+from prodm.model.search import FoundMotion, SearchSettings, choose, explained_share, search_blind
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -82,7 +82,7 @@ def correct_by_phase(
         return Phased(block_hu, torch.zeros_like(moving), None)
     motion = search_blind(moving, settings, generator)
     if guess_hu is not None:
-        motion = place(motion, moving, guess_hu)
+        motion = choose(motion, moving, guess_hu)
     return Phased(background_hu + motion.undo(moving), moving, motion)
 
 

@@ -17,10 +17,9 @@ takes the place of the absolute sum.
     s(theta) is sampled at M angles from the start of the scan on: smooth, with one jump where
     the scan starts and ends. Where the start is not known, it is drawn too.
 
-``search_guided`` needs a first guess of the still lesion instead, from any source. At each angle
-the projections of guess and observation are correlated over all shifts; the path of s through
-the angles that correlates best and bends little is found by dynamic programming. It does see
-translations, since the guess has a place.
+``search_guided`` needs a first guess of the still lesion instead, from any source, and fits the
+motion that leads from it to what was seen (``prodm.physics.fitting``). It does see translations,
+since the guess has a place.
 
 All slices of a block share the motion and vote together. Images are [Z, Y, X].
 """
@@ -37,8 +36,8 @@ from torch import Tensor
 
 from prodm.errors import ProdmError
 from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS, fit_motion
 
-NUM_VIEWS = 60
 PADDING = 32
 
 
@@ -128,25 +127,22 @@ def search_blind(
     return FoundMotion(shifts[best].detach(), float(starts[best]))
 
 
-def search_guided(
-    moving: Tensor,
-    guess: Tensor,
-    *,
-    largest_px: float = 24.0,
-    stiffness: float = 0.02,
-    start_rad: float | None = None,
-) -> FoundMotion:
-    """Find the motion that leads from a guess of the still lesion to what moves.
+def search_guided(moving: Tensor, guess: Tensor) -> FoundMotion:
+    """Find the motion that leads from a guess of the still lesion to what moves [Z, Y, X]."""
+    seen, still = (image.detach().cpu().numpy().astype(np.float32) for image in (moving, guess))
+    fitted = fit_motion(seen, still)
+    return FoundMotion(torch.from_numpy(fitted.shift_px).to(moving), fitted.start_rad)
 
-    ``stiffness`` is the cost of a bend of one pixel per view, as a share of the best
-    correlation. An unknown start is tried at ten angles.
+
+def choose(blind: FoundMotion, moving: Tensor, guess: Tensor) -> FoundMotion:
+    """Return the motion, placed by a guess of the still lesion, that undoes what moves best.
+
+    Two are tried: the one found blindly, and the one that the guess leads to. The better one
+    leaves less that is negative.
     """
-    grid_px = np.arange(-largest_px, largest_px + 0.25, 0.5)
-    found = []
-    for start in [n * math.pi / 10 for n in range(10)] if start_rad is None else [start_rad]:
-        path, gain = _smoothest_path(_agreement(moving, guess, grid_px, start), grid_px, stiffness)
-        found.append((gain, FoundMotion(torch.from_numpy(path).float(), start)))
-    return max(found, key=lambda candidate: candidate[0])[1]
+    found = (place(blind, moving, guess), search_guided(moving, guess.clamp(min=0)))
+    costs = [float(motion.undo(moving).abs().sum()) for motion in found]
+    return found[costs.index(min(costs))]
 
 
 def place(
@@ -244,49 +240,3 @@ def _draw_paths(settings: SearchSettings, generator: torch.Generator) -> Tensor:
 def _strongest_slices(moving: Tensor, count: int) -> Tensor:
     energy = (moving.detach() ** 2).sum(dim=(1, 2))
     return moving.detach()[energy.argsort(descending=True)[:count]]
-
-
-def _agreement(
-    moving: Tensor, guess: Tensor, grid_px: NDArray[np.float64], start_rad: float
-) -> NDArray[np.float64]:
-    """Correlation [M, S] of the projections of guess and observation at each shift."""
-    angles = phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
-    frequency = np.arange(1, 33) / 96.0  # cycles per pixel; the ramp weighs projections
-    first, second = (_on_lines(image, angles, frequency) for image in (guess, moving))
-    cross = (np.conj(first) * second).sum(axis=-1) * frequency  # [M, W]
-    turn = np.exp(2j * np.pi * np.outer(frequency, grid_px))
-    agreement: NDArray[np.float64] = (cross @ turn).real
-    return agreement / max(float(np.abs(cross).sum(axis=1).max()), 1e-12)
-
-
-def _on_lines(
-    image: Tensor, angles: NDArray[np.float64], frequency: NDArray[np.float64]
-) -> NDArray[np.complex128]:
-    """Spectrum [M, W, Z] on the lines at ``angles``."""
-    array = image.detach().cpu().numpy().astype(np.float64)
-    y, x = (np.arange(n) - (n - 1) / 2 for n in array.shape[1:])
-    along_x = np.exp(-2j * np.pi * np.multiply.outer(np.outer(np.cos(angles), frequency), x))
-    along_y = np.exp(-2j * np.pi * np.multiply.outer(np.outer(np.sin(angles), frequency), y))
-    rows = np.tensordot(along_x, array, axes=(2, 2))  # [M, W, Z, Y]
-    spectrum: NDArray[np.complex128] = np.einsum("mwzy,mwy->mwz", rows, along_y)
-    return spectrum
-
-
-def _smoothest_path(
-    agreement: NDArray[np.float64], grid_px: NDArray[np.float64], stiffness: float
-) -> tuple[NDArray[np.float64], float]:
-    """Path through the angles that gains most agreement for its steps, by dynamic programming."""
-    price = stiffness * (grid_px[:, None] - grid_px[None, :]) ** 2
-    gain = agreement[0]
-    came_from = []
-    for row in agreement[1:]:
-        options = gain[None, :] - price
-        source = options.argmax(axis=1)
-        came_from.append(source)
-        gain = options[np.arange(len(grid_px)), source] + row
-    index = int(gain.argmax())
-    best = float(gain[index])
-    path = [index]
-    for source in reversed(came_from):
-        path.append(int(source[path[-1]]))
-    return grid_px[path[::-1]], best
