@@ -21,11 +21,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from prodm.anatomy.phantom import make_phantom
-from prodm.model.search import NUM_VIEWS, FoundMotion, SearchSettings, place, search_blind
+from prodm.model.search import FoundMotion, SearchSettings, place, search_blind
 from prodm.motion.profiles import draw
 from prodm.pairs.blocks import cover, cut
 from prodm.pairs.simulate import displacement_px, moving_excess, prepare
 from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
 
 PHANTOM_SEED = 7
 PROFILES = ("translation-x-medium", "piecewise-y-medium", "jitter-medium")

@@ -10,8 +10,9 @@ from prodm.model.phasing import (
     correct_without_weights,
     separate_by_network,
 )
-from prodm.model.search import NUM_VIEWS, FoundMotion, SearchSettings
+from prodm.model.search import FoundMotion, SearchSettings
 from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
 
 KNOWN_START = SearchSettings(start_rad=0.0)
 
@@ -115,8 +116,11 @@ def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     blocks = torch.full((1, 4, 16, 16), 40.0)
     blocks[0, 1, 4:8, 4:8] = 1500  # beyond what networks see
     blocks[0, 2, 0, 0] = -900
+    blocks[0, 2, 4:8, 4:8] = 100
     seen = separate_by_network(blocks, knows_all, num_slices=3)
     assert float(seen.background_hu[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
     assert float(seen.background_hu[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
     assert seen.still_hu.shape == blocks.shape
-    assert float(seen.still_hu[0, 3, 3, 3]) == pytest.approx(300, abs=0.1)
+    assert float(seen.still_hu[0, 2, 3, 3]) == pytest.approx(300, abs=0.1)
+    assert torch.equal(seen.background_hu[0, 3], blocks[0, 3])  # nothing stands out on it
+    assert not seen.still_hu[0, 3].any()

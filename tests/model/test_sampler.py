@@ -10,8 +10,8 @@ from prodm.errors import ProdmError
 from prodm.model.bridge import BrownianBridge
 from prodm.model.sampler import (
     SamplingSettings,
-    central_slices,
     correct_blocks,
+    may_hold_calcium,
     slice_windows,
     walk,
 )
@@ -90,7 +90,7 @@ def test_windows_hold_their_slice_in_the_middle(num_slices: int) -> None:
     blocks = torch.rand(2, 4, 3, 5)
     windows = slice_windows(blocks, num_slices)
     assert windows.shape == (8, num_slices, 3, 5)
-    assert torch.equal(central_slices(windows, num_blocks=2), blocks)
+    assert torch.equal(windows[:, num_slices // 2].reshape(blocks.shape), blocks)
 
 
 def test_blocks_are_continued_by_their_end_slices() -> None:
@@ -115,6 +115,18 @@ def test_all_windows_of_all_blocks_are_corrected_together(max_windows: int) -> N
     assert corrected.shape == blocks.shape
     torch.testing.assert_close(corrected[:, 1], blocks[:, :3].mean(dim=1))
     torch.testing.assert_close(corrected[:, 0], (2 * blocks[:, 0] + blocks[:, 1]) / 3)
+
+
+def test_slices_on_which_nothing_stands_out_are_left_alone() -> None:
+    blocks = torch.full((2, 4, 16, 16), (40.0 + 200) / 1000)
+    blocks[0, 1, 4:7, 4:7] = (81.0 + 200) / 1000
+    blocks[1, 3, 8, 8] = 1.0  # one pixel: a mean of 124 HU
+    blocks[1, 0, 8, 8] = (300.0 + 200) / 1000  # one pixel of noise: a mean of 69 HU
+    wanted = may_hold_calcium(blocks).reshape(2, 4)
+    assert wanted.nonzero().tolist() == [[0, 1], [1, 3]]
+    corrected = correct_blocks(torch.zeros_like, blocks, num_slices=3)
+    changed = (corrected != blocks).any(dim=(2, 3))
+    assert torch.equal(changed, wanted)
 
 
 def test_even_windows_are_refused() -> None:

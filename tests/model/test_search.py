@@ -7,7 +7,6 @@ from torch import Tensor
 
 from prodm.errors import ProdmError
 from prodm.model.search import (
-    NUM_VIEWS,
     FoundMotion,
     SearchSettings,
     explained_share,
@@ -17,6 +16,7 @@ from prodm.model.search import (
     smooth_basis,
 )
 from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
 
 SIZE = 64
 

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
+from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, Predict, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separation, separate_by_network
-from prodm.model.sampler import central_slices, slice_windows
+from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import FoundMotion, SearchSettings, choose, search_blind
 
 MOST_BLOCKS = 16  # that are walked together
@@ -40,14 +40,21 @@ class Consistency:
     separation: Separation
     motions: Sequence[FoundMotion | None]
     num_slices: int
+    wanted: Tensor  # [N * Z], the slices that the network sees
     estimate_hu: Tensor | None = None  # of the last call, before the step
 
     def __call__(self, windows: Tensor) -> Tensor:
-        """Return estimates [N * Z, k, Y, X] in [0, 1], brought together with the observation."""
-        estimate = central_slices(windows, len(self.blocks_hu))
-        self.estimate_hu = to_hu(estimate) + (self.blocks_hu - to_hu(normalise(self.blocks_hu)))
-        together = self.together()
-        return slice_windows((together - LOW_HU) / (HIGH_HU - LOW_HU), self.num_slices)
+        """Return estimates [n, k, Y, X] in [0, 1], brought together with the observation.
+
+        There is one window for each slice that is ``wanted``.
+        """
+        change = torch.zeros_like(self.blocks_hu)
+        image = normalise(self.blocks_hu)
+        middles = windows[:, self.num_slices // 2] - image.flatten(0, 1)[self.wanted]
+        change.flatten(0, 1)[self.wanted] = (HIGH_HU - LOW_HU) * middles
+        self.estimate_hu = self.blocks_hu + change
+        together = (self.together() - LOW_HU) / (HIGH_HU - LOW_HU)
+        return slice_windows(together, self.num_slices)[self.wanted]
 
     def together(self) -> Tensor:
         """Return the last estimate and the phase in one, in HU [N, Z, Y, X]."""
@@ -104,10 +111,15 @@ def correct_consistently(
             else None
             for moving in blocks - separation.background_hu
         ]
-        step = Consistency(blocks, separation, motions, settings.network.num_slices)
+        image, num_slices = normalise(blocks), settings.network.num_slices
+        wanted = may_hold_calcium(image)
+        if not wanted.any():
+            results.append(blocks)
+            continue
+        step = Consistency(blocks, separation, motions, num_slices, wanted)
         predict = build_predict(settings, network, between=step)
         with torch.inference_mode():
-            predict(slice_windows(normalise(blocks), step.num_slices), generator, num_jumps)
+            predict(slice_windows(image, num_slices)[wanted], generator, num_jumps)
         results.append(step.together())
     corrected: NDArray[np.float32] = torch.cat(results).numpy()
     return corrected

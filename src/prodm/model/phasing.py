@@ -27,7 +27,7 @@ from torch import Tensor
 
 from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.sampler import central_slices, slice_windows
+from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import FoundMotion, SearchSettings, choose, explained_share, search_blind
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
@@ -147,13 +147,16 @@ def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) ->
     """
     image = normalise(blocks_hu)
     generator = torch.Generator().manual_seed(0)  # a separator draws nothing
-    with torch.inference_mode():
-        windows = slice_windows(image, num_slices)
-        parts = [predict(part, generator) for part in torch.split(windows, MOST_WINDOWS)]
-        behind, still = torch.cat(parts).chunk(2, dim=1)
-        behind, still = (central_slices(one, len(blocks_hu)) for one in (behind, still))
+    behind, still = image.clone(), torch.zeros_like(image)
+    wanted = may_hold_calcium(image)
+    if wanted.any():
+        with torch.inference_mode():
+            windows = slice_windows(image, num_slices)[wanted]
+            parts = [predict(part, generator) for part in torch.split(windows, MOST_WINDOWS)]
+            seen = torch.cat(parts)[:, [num_slices // 2, num_slices + num_slices // 2]]
+        behind.flatten(0, 1)[wanted], still.flatten(0, 1)[wanted] = seen[:, 0], seen[:, 1]
     background = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
-    return Separation(background.clone(), (still * (HIGH_HU - LOW_HU)).clone())
+    return Separation(background, still * (HIGH_HU - LOW_HU))
 
 
 def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

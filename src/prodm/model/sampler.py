@@ -10,7 +10,8 @@ and the estimates: the answer is the same at every call, but the states carry le
 than those seen in training. The last jump ends on x0^ itself.
 
 Whole blocks are corrected by sliding a window of k slices over them and keeping the central
-slice of each; beyond the first and last slice the block is continued by repeating them.
+slice of each; beyond the first and last slice the block is continued by repeating them. A slice
+on which nothing stands out stays as it is: ``may_hold_calcium``.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +20,14 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from prodm.errors import ProdmError
+from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.bridge import BrownianBridge
 from prodm.model.network import Denoise
 
+FAINTEST = (80.0 - LOW_HU) / (HIGH_HU - LOW_HU)
 Between = Callable[[Tensor], Tensor]  # x0^ [B, k, Y, X] -> x0^, after each network call
 
 
@@ -100,10 +104,14 @@ def slice_windows(blocks: Tensor, num_slices: int) -> Tensor:
     return windows.reshape(num_blocks * depth, num_slices, height, width)
 
 
-def central_slices(windows: Tensor, num_blocks: int) -> Tensor:
-    """Return the central slices [B, Z, Y, X] of the windows of ``slice_windows``."""
-    middle = windows[:, windows.shape[1] // 2]
-    return middle.reshape(num_blocks, -1, *middle.shape[1:])
+def may_hold_calcium(blocks: Tensor) -> Tensor:
+    """Tell the slices of blocks [B, Z, Y, X] in [0, 1] on which calcium may be, as [B * Z].
+
+    Somewhere the mean of 3 x 3 pixels must reach 80 HU; below it nothing can be told from noise.
+    """
+    slices = blocks.flatten(0, 1)[:, None]
+    brightest = functional.avg_pool2d(slices, 3, stride=1).amax(dim=(1, 2, 3))
+    return brightest >= FAINTEST
 
 
 def correct_blocks(
@@ -111,9 +119,14 @@ def correct_blocks(
 ) -> Tensor:
     """Return corrected blocks [B, Z, Y, X], all in [0, 1].
 
-    ``predict`` maps windows [N, k, Y, X] to corrected ones. All windows of all blocks go to it
-    together, in parts of at most ``max_windows`` so that memory stays bounded.
+    ``predict`` maps windows [N, k, Y, X] to corrected ones. All windows of all blocks that may
+    hold calcium go to it together, in parts of at most ``max_windows`` so that memory stays
+    bounded.
     """
-    windows = slice_windows(blocks, num_slices)
-    parts = [predict(part) for part in torch.split(windows, max_windows)]
-    return central_slices(torch.cat(parts), len(blocks))
+    wanted = may_hold_calcium(blocks)
+    corrected = blocks.flatten(0, 1).clone()
+    if wanted.any():
+        windows = slice_windows(blocks, num_slices)[wanted]
+        parts = [predict(part) for part in torch.split(windows, max_windows)]
+        corrected[wanted] = torch.cat(parts)[:, num_slices // 2]
+    return corrected.reshape(blocks.shape)
