@@ -2,8 +2,8 @@
 
 One phantom, the slices that its moving calcium reaches, one trajectory, one run. Taking the calcium
 out of the scan is the same for all and not timed; compiled code is compiled before the start.
-The printed algorithm is raced as fast as scikit-image does it, with linear interpolation; pictures
-are compared with its cubic one, over all calcium of the same phantom, at rest and in each family.
+The printed algorithm is raced as fast as scikit-image does it, linear on whole pixels; pictures are
+compared with a sharp one, over all calcium of the same phantom, at rest and in each family.
 """
 
 import os

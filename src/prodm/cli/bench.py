@@ -69,13 +69,13 @@ def _print_simulation(result: dict[str, Any]) -> None:
             )
     click.echo(
         f"\n{'all calcium, ' + str(result['picture_angles']) + ' views':<26} {'r':>9} "
-        f"{'r, calcium':>11} {'Agatston':>9} {'literal, cubic':>15} {'linear':>8} {'still':>8}"
+        f"{'r, calcium':>11} {'Agatston':>9} {'literal, sharp':>15} {'raced':>8} {'still':>8}"
     )
     for row in result["pictures"]:
         click.echo(
             f"{row['profile']:<26} {row['correlation']:>9.5f} "
             f"{row['correlation_of_calcium']:>11.5f} {row['agatston_fast']:>9.1f} "
-            f"{row['agatston_literal']:>15.1f} {row['agatston_linear']:>8.1f} "
+            f"{row['agatston_literal']:>15.1f} {row['agatston_raced']:>8.1f} "
             f"{row['agatston_still']:>8.1f}"
         )
 
