@@ -34,7 +34,7 @@ class Choice:
 CHOICES = (
     Choice("as in the table's caption"),
     Choice("m = 2", ("model.bridge.noise_scale=2.0",)),
-    Choice("m = 0.2", ("model.bridge.noise_scale=0.2",)),
+    Choice("m = 0.04", ("model.bridge.noise_scale=0.04",)),
     Choice("m = 0.01", ("model.bridge.noise_scale=0.01",)),
     Choice("F estimates n_t", ("model.predicts=noise",)),
     Choice("no calcium loss", ("model.loss.calcium=none",)),
@@ -43,8 +43,8 @@ CHOICES = (
         ("model.loss.calcium=volume", "model.loss.tau_hu=60.0", "model.loss.weight=20.0"),
     ),
     Choice("soft Agatston loss", ("model.loss.calcium=agatston",)),
-    Choice("folding 4 x 4", ("model.network.fold=4",), cost=0.35),
-    Choice("no folding", ("model.network.fold=1",), cost=3.8),
+    Choice("folding 2 x 2", ("model.network.fold=2",), cost=1.5),
+    Choice("no folding", ("model.network.fold=1",), cost=4.5),
     Choice("not gated", ("model.network.gated=false",)),
 )
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="+", default=range(len(CHOICES)))
     arguments = parser.parse_args()

@@ -178,7 +178,8 @@ def soft_agatston(
 def dilate(mask: Tensor, radius_pixels: int) -> Tensor:
     """Grow a mask [B, k, Y, X] in the plane by a square of this radius."""
     width = 2 * radius_pixels + 1
-    grown: Tensor = functional.max_pool2d(mask.float(), width, stride=1, padding=radius_pixels)
+    rows = functional.max_pool2d(mask.float(), (width, 1), stride=1, padding=(radius_pixels, 0))
+    grown: Tensor = functional.max_pool2d(rows, (1, width), stride=1, padding=(0, radius_pixels))
     return grown > 0
 
 
