@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="+", default=range(len(CHOICES)))
     arguments = parser.parse_args()
