@@ -45,7 +45,7 @@ class Block:
     number: int
     row: BlockRow
     background: NDArray[np.int16]
-    excess: NDArray[np.int16]  # of the calcium that lies wholly inside
+    excess: NDArray[np.int16]  # of the calcium that lies wholly inside the margin
 
     @property
     def profile(self) -> str:
