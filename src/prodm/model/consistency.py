@@ -99,7 +99,7 @@ def correct_consistently(
     ``model`` is a trained network that walks, with its settings; ``separator`` a trained one and
     its number of slices.
     """
-    search = SearchSettings() if search is None else search
+    search = SearchSettings(objective="peaked") if search is None else search
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []

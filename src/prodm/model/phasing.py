@@ -122,7 +122,7 @@ def correct_hu_by_phase(
 
     ``separator`` is a trained separator and its number of slices; None does without weights.
     """
-    settings = SearchSettings() if settings is None else settings
+    settings = SearchSettings(objective="peaked") if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.from_numpy(blocks_hu)
     if separator is None:

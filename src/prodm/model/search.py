@@ -10,9 +10,9 @@ image does not change when its phases turn, hence
 is least where nothing is negative, and that is what ``search_blind`` minimises: it draws many
 smooth motions, keeps the few that fit best, and rest, and improves those by gradient. A translation
 s = c cos(theta) + d sin(theta) shows in no image, so it is left out; the lesion stays where the
-centre of what was observed lies. Where only the bright part of what moves is known, nothing is
-negative to begin with; then the sum of fourth powers, which is largest for the sharpest image,
-takes the place of the absolute sum.
+centre of what was observed lies. Where what moves is known only in part, by its bright part or
+by a network that also takes some tissue for calcium, absolute values say little; then the sum of
+fourth powers, which is largest for the sharpest image, takes their place.
 
     s(theta) is sampled at M angles from the start of the scan on: smooth, with one jump where
     the scan starts and ends. Where the start is not known, it is drawn too.
@@ -138,10 +138,10 @@ def choose(blind: FoundMotion, moving: Tensor, guess: Tensor) -> FoundMotion:
     """Return the motion, placed by a guess of the still lesion, that undoes what moves best.
 
     Two are tried: the one found blindly, and the one that the guess leads to. The better one
-    leaves less that is negative.
+    gives the sharper image.
     """
     found = (place(blind, moving, guess), search_guided(moving, guess.clamp(min=0)))
-    costs = [float(motion.undo(moving).abs().sum()) for motion in found]
+    costs = [float(_lack_of_peak(motion.undo(moving)[None])) for motion in found]
     return found[costs.index(min(costs))]
 
 
