@@ -25,17 +25,22 @@ from prodm.training.loop import TrainingSettings, train
 from prodm.training.windows import WindowSettings
 
 NUM_BLOCKS = 200
-NUM_STEPS = 1200
+NUM_STEPS = 1000
 NUM_JUDGED = 40  # of the blocks
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     """Patients with much calcium, one motion each."""
-    phantom = PhantomSettings(plaques=PlaqueSettings(zero_calcium_fraction=0, count=25))
+    phantom = PhantomSettings(
+        num_pixels=320,
+        coverage_mm=(84.0, 96.0),
+        gated_fraction=1.0,
+        plaques=PlaqueSettings(zero_calcium_fraction=0, count=30),
+    )
     settings = BuildSettings(per_scan=1, free_share=0, phantom=phantom)
     folder = tmp_path_factory.mktemp("pairs") / "store"
-    build(phantom_sources(24, seed=500), folder, settings, workers=2)
+    build(phantom_sources(64, seed=500), folder, settings, workers=2)
     return Pairs(folder)
 
 
