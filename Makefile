@@ -2,8 +2,6 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
-# Where no weights ship, the demo shows what is to be corrected.
-DEMO_METHOD := $(if $(wildcard src/prodm/weights/compact.safetensors),,--method identity)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test slow lint format demo bench
@@ -26,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/prodm demo --overwrite $(DEMO_METHOD)
+	$(BIN)/prodm demo --overwrite
 
 test: $(READY)
 	$(BIN)/pytest --numprocesses 2 -m "not slow"

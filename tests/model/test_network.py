@@ -12,6 +12,7 @@ from prodm.errors import ProdmError
 from prodm.model.network import (
     CorrectionNetwork,
     NetworkSettings,
+    decided,
     denoiser,
     num_parameters,
     partial_angles,
@@ -161,3 +162,39 @@ def test_impossible_networks_are_refused(change: dict[str, object], message: str
 def test_importing_the_model_does_not_import_monai() -> None:
     code = "import prodm.model.checkpoint, sys; sys.exit('monai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("separates", [False, True])
+def test_a_gated_network_starts_at_zero_and_returns_its_images(separates: bool) -> None:
+    settings = dataclasses.replace(TINY, gated=True)
+    network = CorrectionNetwork(settings, takes_state=False, separates=separates)
+    y = torch.rand(2, TINY.num_slices, 16, 16)
+    output = network(y, y, torch.zeros(2))
+    assert output.shape == (2, (1 + separates) * TINY.num_slices, 16, 16)
+    assert not output.any()
+
+
+def test_a_gate_takes_what_stands_above_the_background_and_puts_calcium_at_rest() -> None:
+    settings = dataclasses.replace(TINY, gated=True)
+    y = torch.rand(1, TINY.num_slices, 16, 16)
+    maps = torch.rand(1, 3 * TINY.num_slices, 16, 16)
+
+    class Says(nn.Module):
+        def forward(self, folded: Tensor, t: Tensor) -> Tensor:
+            return nn.functional.pixel_unshuffle(maps, settings.fold)
+
+    gate, background, still = maps.chunk(3, dim=1)
+    one = CorrectionNetwork(settings, takes_state=False)
+    one.body = Says()
+    moving = gate * (y - 0.2 - background)
+    torch.testing.assert_close(one(y, y, torch.zeros(1)), moving - still)
+    two = CorrectionNetwork(settings, takes_state=False, separates=True)
+    two.body = Says()
+    torch.testing.assert_close(two(y, y, torch.zeros(1)), torch.cat([moving, still], dim=1))
+    sharp = two.eval()(y, y, torch.zeros(1)).chunk(2, dim=1)[0]
+    torch.testing.assert_close(sharp, decided(gate) * (y - 0.2 - background))
+
+
+def test_a_gate_is_decided() -> None:
+    gate = torch.tensor([-0.2, 0.0, 0.25, 0.5, 0.9])
+    torch.testing.assert_close(decided(gate), torch.tensor([0.0, 0.0, 0.5, 1.0, 1.0]))

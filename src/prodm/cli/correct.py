@@ -53,7 +53,7 @@ CSV_COLUMNS = (
     type=click.Path(path_type=Path),
     help="Trained network (safetensors), instead of the one that ships.",
 )
-@click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=4, show_default=True)
 @click.option(
     "--samples",
     type=click.IntRange(1),
