@@ -10,7 +10,8 @@ rigid. So after each network call the estimate x0^ and the observation y are bro
     x0^        <- (1 - w) x0^ + w phased
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
-where no motion explains what is seen. Windows of one block share its motion.
+where no motion explains what is seen. Windows of one block share its motion. A block in which
+the separator sees nothing move stays as it is, whatever the network would paint into it.
 """
 
 from collections.abc import Sequence
@@ -63,8 +64,8 @@ class Consistency:
         results = []
         for n, motion in enumerate(self.motions):
             estimate = self.estimate_hu[n]
-            if motion is None:
-                results.append(estimate)
+            if motion is None:  # nothing moves, so there is nothing to correct
+                results.append(self.blocks_hu[n])
                 continue
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
