@@ -176,3 +176,17 @@ def test_impossible_requests_are_refused() -> None:
         phase.apply(lesion(), np.zeros(1, np.float32))
     with pytest.raises(ProdmError, match="at least two wedges, got 1"):
         phase.partial_angle_images(lesion(), 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "dz"), [(13, 16, -0.62), (0, 2, 2.3), (5, 9, 0.0), (3, 4, -3.7), (0, 0, 1.0)]
+)
+def test_slices_that_nothing_reaches_need_not_be_transformed(
+    first: int, last: int, dz: float
+) -> None:
+    block = np.zeros((16, 32, 32), np.float32)
+    block[first:last, 10:20, 10:20] = np.random.default_rng(0).random((last - first, 10, 10))
+    path = np.stack([np.linspace(0, 5, 60), np.linspace(0, -3, 60), np.linspace(0, dz, 60)], 1)
+    shift = phase.shift_of(path[:, :2], phase.view_angles_rad(60))
+    whole = phase.apply(block, shift, slice_shift=path[:, 2] if dz else None)
+    np.testing.assert_allclose(phase.move(block, path), whole, atol=1e-6)

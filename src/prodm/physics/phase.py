@@ -56,14 +56,33 @@ def move(
     shift = shift_of(displacement[..., :2], angles)
     along_z = displacement[..., 2]
     moves_along_z = bool(xp.any(along_z != 0))
-    return apply(
-        block,
+    reached = _reached_slices(block, along_z) if isinstance(block, np.ndarray) else slice(None)
+    seen = apply(
+        block[..., reached, :, :],
         shift,
         slice_shift=along_z if moves_along_z else None,
         start_rad=start_rad,
         span_deg=span_deg,
         padding=padding,
     )
+    if seen.shape == block.shape:
+        return seen
+    moved = np.zeros(block.shape, seen.dtype)
+    moved[..., reached, :, :] = seen
+    return moved
+
+
+def _reached_slices(block: NDArray[np.floating[Any]], along_z: NDArray[np.floating[Any]]) -> slice:
+    """Return the slices that what moves ever reaches; at least one.
+
+    One slice more at each end: half a step before the first view and after the last, the
+    displacement is extrapolated.
+    """
+    held = np.flatnonzero(block.any(axis=(*range(block.ndim - 3), -2, -1)))
+    if len(held) == 0:
+        return slice(0, 1)
+    low, high = int(np.floor(along_z.min())) - 1, int(np.ceil(along_z.max())) + 1
+    return slice(max(0, int(held[0]) + min(low, 0)), int(held[-1]) + max(high, 0) + 1)
 
 
 def apply(
