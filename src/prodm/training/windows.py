@@ -41,6 +41,7 @@ class WindowSettings:
     random_start: bool = True  # the scan starts at any angle, else at 0
     centred: bool = False
     flips: bool = True  # mirror and transpose the still block first
+    offsets: bool = True  # the window lies anywhere in its block, else in the middle
 
     def __post_init__(self) -> None:
         largest = min(STORED_SHAPE[1:])
@@ -150,6 +151,9 @@ def _draw_window(
     wanted = int(rng.choice(slices)) + np.arange(-half, half + 1)
     indices = np.clip(wanted, 0, STORED_SHAPE[0] - 1)
     corner = tuple(int(n) for n in rng.integers(0, 2 * np.array(MARGIN[1:]) + 1))
+    if not settings.offsets:
+        middle = (STORED_SHAPE[1] - settings.size) // 2
+        corner = (middle, middle)
     mirrors = rng.random(3) < 0.5
     moves_afresh = settings.moved == "afresh"
 
