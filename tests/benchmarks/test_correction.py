@@ -28,11 +28,17 @@ def test_the_race_measures_time_memory_and_errors(tmp_path: Path) -> None:
     path = tmp_path / "tiny.safetensors"
     save_checkpoint(path, build_network(settings, seed=0).state_dict(), settings, {})
     result = race(path, steps=1, samples=1, phantoms=1)
-    assert result["blocks"] == 5
-    assert 0 < result["network_share"] < 1
-    assert result["network_s"] + result["rest_s"] == pytest.approx(result["seconds"])
-    assert result["memory_mib"] > 100
+    network, prodm = result["rows"]
+    assert (network["method"], prodm["method"]) == ("network", "prodm")
+    for row in result["rows"]:
+        assert row["blocks"] == 5
+        assert 0 < row["network_share"] < 1
+        assert row["corrector_s"] + row["rest_s"] == pytest.approx(row["seconds"])
+        assert row["memory_mib"] > 100
     assert result["times_faster"] > 0
     errors = result["errors"]
-    assert list(errors) == ["uncorrected", "1", "2", "4", "10"]
-    assert errors["1"] == errors["10"] == pytest.approx(errors["uncorrected"])  # untrained
+    assert list(errors) == [
+        "uncorrected", *(f"{method}, {n}" for method in ("network", "prodm") for n in (1, 2, 4, 10))
+    ]  # fmt: skip
+    assert errors["network, 1"] == errors["network, 10"]  # untrained
+    assert errors["network, 1"] == pytest.approx(errors["uncorrected"])

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +88,7 @@ def test_the_whole_demo_and_the_commands_after_it_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    started = time.perf_counter()
     content = json.loads(run("--method", "identity", "--json").stdout)
-    assert time.perf_counter() - started < 120
     assert len(content["patients"]) == 5
     for command in content["next_commands"]:
         result = CliRunner().invoke(cli, shlex.split(command)[1:], catch_exceptions=False)

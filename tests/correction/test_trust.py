@@ -61,7 +61,7 @@ def test_a_calm_correction_raises_no_doubt() -> None:
 
 
 def test_a_wide_interval_is_named() -> None:
-    assert "interval is wide: the samples' scores reach from 20 to 90" in warn(
+    assert "interval is wide: the score may lie from 20 to 90" in warn(
         scored(50), scored(55), [20.0, 55.0, 90.0]
     )
 

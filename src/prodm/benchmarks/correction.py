@@ -1,30 +1,29 @@
 """How long a whole scan takes to correct, beside the same work window by window.
 
 The scan is made up: 512 x 512 x 135 voxels of tissue with five moving plaques, one block each.
-Its content does not change the speed. Each contender runs in a process of its own, so that its
-peak memory is its own. The error by the number of steps needs trained weights, and is measured on
-moved phantoms, whose true score is known.
+Raced are the network alone, in batches and window by window, and the network held to the phase,
+which is what ``prodm correct`` does. Each runs in a process of its own, so that its peak memory is
+its own. The error by the number of steps is measured on moved phantoms, whose true score is known.
 """
 
 import multiprocessing
 import os
 import resource
 import time
-import tomllib
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prodm.runs import Progress, fill, no_progress
+from prodm.runs import Progress, no_progress
 from prodm.volume import Grid, Volume
 
 SHAPE = (135, 512, 512)
 SPACING_MM = (3.0, 0.7, 0.7)
 PLAQUES_ZYX = ((40, 200, 200), (40, 300, 300), (64, 220, 330), (88, 200, 200), (88, 300, 300))
 STEPS = (1, 2, 4, 10)
+METHODS = ("network", "prodm")
 
 
 def race(
@@ -32,35 +31,35 @@ def race(
     *,
     steps: int = 10,
     samples: int = 8,
-    phantoms: int = 4,
+    phantoms: int = 8,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Measure the correction of one large scan; return numbers fit for JSON.
 
-    Without weights an untrained network of the compact settings takes their place, which is as
-    fast; the errors are then left out. The work window by window is done for one sample, and
+    ``weights`` None are the ones that ship. The work window by window is done for one sample, and
     counted as many times as there are samples.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take the cores
-    jobs = 2 + (phantoms if weights is not None else 0)
+    jobs = len(METHODS) + 1 + phantoms
     progress(0, jobs)
-    together = _apart(_measure, weights, steps, samples, None)
-    progress(1, jobs)
-    single = _apart(_measure, weights, steps, 1, 1)
-    progress(2, jobs)
-    alone_s = single["network_s"] * samples + single["rest_s"]
+    rows = []
+    for method in METHODS:
+        rows.append(_apart(_measure, method, weights, steps, samples, None))
+        progress(len(rows), jobs)
+    single = _apart(_measure, "network", weights, steps, 1, 1)
+    alone_s = single["corrector_s"] * samples + single["rest_s"]
     errors = []
-    if weights is not None:
-        for number in range(phantoms):
-            errors.append(_apart(_errors, weights, number))
-            progress(3 + number, jobs)
+    for number in range(phantoms):
+        progress(len(METHODS) + 1 + number, jobs)
+        errors.append(_apart(_errors, weights, number))
+    progress(jobs, jobs)
     return {
         "shape": list(SHAPE),
         "steps": steps,
         "samples": samples,
-        **together,
+        "rows": rows,
         "window_by_window_s": alone_s,
-        "times_faster": alone_s / together["seconds"],
+        "times_faster": alone_s / rows[0]["seconds"],
         "errors": _mean_errors(errors),
     }
 
@@ -70,43 +69,54 @@ def _apart(function: Any, *arguments: Any) -> Any:  # noqa: ANN401
         return pool.apply(function, arguments)
 
 
-def _corrector(weights: Path | None) -> Any:  # noqa: ANN401
-    from prodm.correction.correctors import as_corrector, load_corrector
-    from prodm.model.baselines import ModelSettings, build_network
-    from prodm.model.checkpoint import Trained
-
-    if weights is not None:
-        return load_corrector(weights)
-    text = (resources.files("prodm") / "settings" / "compact.toml").read_text(encoding="utf-8")
-    settings = fill(ModelSettings, tomllib.loads(text)["model"])
-    network = build_network(settings, seed=0).eval()
-    return as_corrector(Trained(network, settings, {"name": "compact, untrained"}, ""), "none")
-
-
 def _measure(
-    weights: Path | None, steps: int, samples: int, max_windows: int | None
+    method: str, weights: Path | None, steps: int, samples: int, max_windows: int | None
 ) -> dict[str, Any]:
-    from prodm.correction import correct
+    from prodm.correction import correct, make_corrector
 
-    corrector = _corrector(weights)
+    corrector: Any = make_corrector(method, weights)
     if max_windows is not None:
         corrector = replace(corrector, max_windows=max_windows)
+    clocks = []
+    if method == "network":
+        clocks = [_Timed(corrector.predict)]
+        corrector = replace(corrector, predict=clocks[0])
+    else:
+        (settings, network), (predict, num_slices) = corrector.model, corrector.separator
+        clocks = [_Timed(network), _Timed(predict)]
+        corrector = replace(
+            corrector, model=(settings, clocks[0]), separator=(clocks[1], num_slices)
+        )
     volume, region = made_up_scan()
     base_mib = _peak_mib()
     started = time.perf_counter()
     result = correct(volume, region, corrector, steps=steps, samples=samples)
     seconds = time.perf_counter() - started
     return {
+        "method": method,
         "model": corrector.name,
         "blocks": len(result.rois),
-        "windows_per_batch": corrector.max_windows,
         "seconds": seconds,
-        "network_s": result.corrector_seconds,
+        "corrector_s": result.corrector_seconds,
         "rest_s": seconds - result.corrector_seconds,
-        "network_share": result.corrector_seconds / seconds,
+        "network_share": sum(clock.seconds for clock in clocks) / seconds,
         "memory_mib": _peak_mib(),
         "memory_before_mib": base_mib,
     }
+
+
+class _Timed:
+    """A network that notes how long its calls take."""
+
+    def __init__(self, network: Any) -> None:  # noqa: ANN401
+        self.network = network
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
+        started = time.perf_counter()
+        answer = self.network(*arguments)
+        self.seconds += time.perf_counter() - started
+        return answer
 
 
 def made_up_scan() -> tuple[Volume, Any]:
@@ -121,12 +131,12 @@ def made_up_scan() -> tuple[Volume, Any]:
     return Volume(hu, Grid(SHAPE, SPACING_MM)), region
 
 
-def _errors(weights: Path, number: int) -> dict[str, float] | None:
-    """Return the absolute score errors of one moved phantom, uncorrected and by steps."""
+def _errors(weights: Path | None, number: int) -> dict[str, float] | None:
+    """Return the absolute score errors of one moved phantom, uncorrected, by method and steps."""
     from prodm import agatston
     from prodm.anatomy.phantom import PhantomSettings, make_phantom
     from prodm.anatomy.plaques import PlaqueSettings
-    from prodm.correction import correct
+    from prodm.correction import correct, make_corrector
     from prodm.motion.profiles import PROFILES, draw
     from prodm.pairs.simulate import simulate
 
@@ -142,11 +152,12 @@ def _errors(weights: Path, number: int) -> dict[str, float] | None:
     moving = simulate(phantom.still, phantom.calcium, path, rng=rng).moving
     scan = moving.with_hu(np.rint(moving.hu).astype(np.int16))
     true = agatston.score(phantom.still, phantom.heart).agatston
-    corrector = _corrector(weights)
     errors = {"uncorrected": abs(agatston.score(scan, phantom.heart).agatston - true)}
-    for steps in STEPS:
-        result = correct(scan, phantom.heart, corrector, steps=steps, samples=1)
-        errors[str(steps)] = abs(result.after.agatston - true)
+    for method in METHODS:
+        corrector = make_corrector(method, weights)
+        for steps in STEPS:
+            result = correct(scan, phantom.heart, corrector, steps=steps, samples=1)
+            errors[f"{method}, {steps}"] = abs(result.after.agatston - true)
     return errors
 
 

@@ -106,7 +106,7 @@ def train(json_path: Path | None) -> None:
 
 @bench.command()
 @click.option(
-    "--weights", type=click.Path(path_type=Path), help="Trained network, for the errors by steps."
+    "--weights", type=click.Path(path_type=Path), help="Trained network; default: the shipped one."
 )
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--samples", type=click.IntRange(1), default=8, show_default=True)
@@ -116,7 +116,10 @@ def train(json_path: Path | None) -> None:
 def correct(weights: Path | None, steps: int, samples: int, json_path: Path | None) -> None:
     """Measure the correction of a scan of 512 x 512 x 135 voxels with five blocks.
 
-    Example: prodm bench correct --weights run/best.safetensors
+    The network alone, in batches and window by window, and held to the phase; then the error of
+    the score by the number of steps, on eight moved phantoms.
+
+    Example: prodm bench correct
     """
     from prodm.benchmarks.correction import race
     from prodm.runs import write_json
@@ -130,14 +133,20 @@ def correct(weights: Path | None, steps: int, samples: int, json_path: Path | No
 
 def _print_correction(result: dict[str, Any]) -> None:
     click.echo(
-        f"{result['model']}: {result['blocks']} blocks, {result['steps']} steps, "
+        f"{result['rows'][0]['blocks']} blocks, {result['steps']} steps, "
         f"{result['samples']} samples"
     )
-    click.echo(f"whole scan            {result['seconds']:>10.1f} s")
-    click.echo(f"in the network        {result['network_share']:>10.0%}")
-    click.echo(f"peak memory           {result['memory_mib']:>10.0f} MiB")
-    click.echo(f"window by window      {result['window_by_window_s']:>10.1f} s")
-    click.echo(f"times faster          {result['times_faster']:>10.1f}")
-    for steps, error in result["errors"].items():
-        name = steps if steps == "uncorrected" else f"{steps} steps"
-        click.echo(f"mean error, {name:<12} {error:>7.1f} Agatston")
+    click.echo(f"\n{'method':<20} {'seconds':>9} {'in networks':>12} {'peak MiB':>9}")
+    for row in result["rows"]:
+        click.echo(
+            f"{row['method']:<20} {row['seconds']:>9.1f} {row['network_share']:>12.0%} "
+            f"{row['memory_mib']:>9.0f}"
+        )
+    click.echo(
+        f"{'window by window':<20} {result['window_by_window_s']:>9.1f}   "
+        f"the network alone, {result['times_faster']:.1f} times slower"
+    )
+    if result["errors"]:
+        click.echo(f"\n{'method, steps':<20} {'mean error of the score':>24}")
+    for name, error in result["errors"].items():
+        click.echo(f"{name:<20} {error:>24.1f}")

@@ -109,9 +109,7 @@ def _spread_warnings(after: Score, spread: Spread) -> list[str]:
     warnings = []
     low, high = spread.interval_90
     if high - low > max(WIDE_LEAST, WIDE_SHARE * after.agatston):
-        warnings.append(
-            f"the interval is wide: the samples' scores reach from {low:.0f} to {high:.0f}"
-        )
+        warnings.append(f"the interval is wide: the score may lie from {low:.0f} to {high:.0f}")
     name, share = max(spread.grade_probabilities.items(), key=lambda item: item[1])
     if share < UNSURE_GRADE:
         warnings.append(f"the grade is uncertain: {name} has a probability of {share:.0%} only")

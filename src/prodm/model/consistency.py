@@ -42,7 +42,7 @@ class Consistency:
     motions: Sequence[FoundMotion | None]
     num_slices: int
     wanted: Tensor  # [N * Z], the slices that the network sees
-    estimate_hu: Tensor | None = None  # of the last call, before the step
+    result_hu: Tensor | None = None  # of the last step [N, Z, Y, X]
 
     def __call__(self, windows: Tensor) -> Tensor:
         """Return estimates [n, k, Y, X] in [0, 1], brought together with the observation.
@@ -53,17 +53,15 @@ class Consistency:
         image = normalise(self.blocks_hu)
         middles = windows[:, self.num_slices // 2] - image.flatten(0, 1)[self.wanted]
         change.flatten(0, 1)[self.wanted] = (HIGH_HU - LOW_HU) * middles
-        self.estimate_hu = self.blocks_hu + change
-        together = (self.together() - LOW_HU) / (HIGH_HU - LOW_HU)
+        self.result_hu = self._together(self.blocks_hu + change)
+        together = (self.result_hu - LOW_HU) / (HIGH_HU - LOW_HU)
         return slice_windows(together, self.num_slices)[self.wanted]
 
-    def together(self) -> Tensor:
-        """Return the last estimate and the phase in one, in HU [N, Z, Y, X]."""
-        if self.estimate_hu is None:
-            raise RuntimeError("no network call came before")
+    def _together(self, estimate_hu: Tensor) -> Tensor:
+        """Return an estimate and the phase in one, in HU [N, Z, Y, X]."""
         results = []
         for n, motion in enumerate(self.motions):
-            estimate = self.estimate_hu[n]
+            estimate = estimate_hu[n]
             if motion is None:  # nothing moves, so there is nothing to correct
                 results.append(self.blocks_hu[n])
                 continue
@@ -121,6 +119,8 @@ def correct_consistently(
         predict = build_predict(settings, network, between=step)
         with torch.inference_mode():
             predict(slice_windows(image, num_slices)[wanted], generator, num_jumps)
-        results.append(step.together())
+        if step.result_hu is None:
+            raise RuntimeError("the walk made no network call")
+        results.append(step.result_hu)
     corrected: NDArray[np.float32] = torch.cat(results).numpy()
     return corrected

@@ -109,21 +109,22 @@ def search_blind(
         starts = torch.full((settings.num_draws,), settings.start_rad).to(seen)
     cost_of = COSTS[settings.objective]
     with torch.no_grad():
-        costs = cost_of(_undone(seen, coefficients @ basis.T, starts))
+        costs = cost_of(_undoing(seen, starts)(coefficients @ basis.T))
     kept = costs.argsort()[: settings.num_kept]
     rest = torch.zeros_like(coefficients[:1])
     coefficients = torch.cat([coefficients[kept], rest]).requires_grad_()
     starts = starts[[*kept.tolist(), int(kept[0])]]
+    undone = _undoing(seen, starts)
     optimiser = torch.optim.Adam([coefficients], lr=settings.step_px)
     for step in range(settings.num_steps):
         optimiser.param_groups[0]["lr"] = settings.step_px * (1 - step / settings.num_steps)
         with torch.enable_grad():
-            cost = cost_of(_undone(seen, coefficients @ basis.T, starts)).sum()
+            cost = cost_of(undone(coefficients @ basis.T)).sum()
         (coefficients.grad,) = torch.autograd.grad(cost, coefficients)
         optimiser.step()
     with torch.no_grad():
         shifts = coefficients @ basis.T
-        best = int(cost_of(_undone(seen, shifts, starts)).argmin())
+        best = int(cost_of(undone(shifts)).argmin())
     return FoundMotion(shifts[best].detach(), float(starts[best]))
 
 
@@ -201,11 +202,10 @@ def smooth_basis(num_cosines: int) -> NDArray[np.float64]:
     return basis
 
 
-def _undone(moving: Tensor, shifts: Tensor, starts: Tensor) -> Tensor:
-    """Return the moving part [Z, Y, X] with each of N motions undone, [N, Z, Y, X]."""
-    images = moving.expand(len(shifts), *moving.shape)
-    still: Tensor = phase.undo(images, shifts, start_rad=starts, padding=PADDING)
-    return still
+def _undoing(moving: Tensor, starts: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function that undoes N motions [N, M] of what moves [Z, Y, X], [N, Z, Y, X]."""
+    turn = phase.turner(moving, NUM_VIEWS, start_rad=starts, padding=PADDING)
+    return lambda shifts: turn(-shifts, None)
 
 
 def _absolute_sum(images: Tensor) -> Tensor:

@@ -20,9 +20,9 @@ import csv
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from prodm.runs import new_folder, replacing, write_json
 Split = Literal["train", "validation", "test"]
 FORMAT = "prodm-pairs-1"
 ARRAYS = ("still", "background", "calcium", "moving")
+MOST_REMEMBERED = 1024  # moving blocks
 
 
 def split_of(patient: str) -> Split:
@@ -264,6 +265,11 @@ class Pairs:
     def read_moving(self, row: BlockRow, motion: int) -> NDArray[np.int16]:
         """Return one stored block [Z, Y, X] as one motion shows it."""
         return self._array(row.scan, "moving", (row.block, motion))
+
+    @cached_property
+    def read_moving_again(self) -> Callable[[BlockRow, int], NDArray[np.int16]]:
+        """Return ``read_moving`` that remembers what it read last, 0.4 GB of it; do not write."""
+        return lru_cache(maxsize=MOST_REMEMBERED)(self.read_moving)
 
     def trajectories(self, scan: str) -> list[dict[str, Any]]:
         """Return what ``Trajectory.from_dict`` reads, one per motion of a scan."""

@@ -26,7 +26,7 @@ Block = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
 SMOOTHING_PX = 1.0
-PADDING_PX = 33
+PADDING_PX = 35  # a block of 64 pixels becomes 99, which transforms fast
 LARGEST_PX = 20.0
 NUM_VIEWS = 60
 NUM_STARTS = 12

@@ -24,6 +24,7 @@ the transform, to an odd length: an even one has a Nyquist line that holds two d
 once, and no phase. Where ``padding=0`` keeps an even length, that line is left as it is.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -98,25 +99,46 @@ def apply(
 
     ``padding`` is how many pixels are added at least.
     """
-    xp = array_api_compat.array_namespace(image, shift)
-    num_views = shift.shape[-1]
+    turn = turner(image, shift.shape[-1], start_rad=start_rad, span_deg=span_deg, padding=padding)
+    return turn(shift, slice_shift)
+
+
+def turner(
+    image: Array,
+    num_views: int,
+    *,
+    start_rad: float | Array = 0.0,
+    span_deg: float = 180.0,
+    padding: int | None = None,
+) -> Callable[[Array, Array | None], Array]:
+    """Return ``apply`` as a function of s(theta) and the z part, for many motions of one image.
+
+    What depends on the image and on the start of the scan alone is worked out once. With one
+    image [Z, Y, X] and N starts, N motions are applied to it together.
+    """
     if num_views < 2:
         raise ProdmError(f"s(theta) needs at least two samples, got {num_views}")
+    xp = array_api_compat.array_namespace(image)
     rows, columns = image.shape[-2:]
     shape = (_padded_length(rows, padding), _padded_length(columns, padding))
     spectrum = _transform(xp, image, shape)
-    terms = []
-    for turn in range(_num_turns(span_deg)):
-        lower, upper_weight, frequency = _lines(
-            xp, image, shape, num_views, start_rad, span_deg, turn
-        )
-        turned = (-2 * np.pi) * frequency * _interpolate(xp, shift, lower, upper_weight)
-        phase = xp.cos(turned) + 1j * xp.sin(turned)
-        along_z = None
-        if slice_shift is not None:
-            along_z = _interpolate(xp, slice_shift, lower, upper_weight)
-        terms.append((phase, along_z))
-    return _inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
+    turns = [
+        _lines(xp, image, shape, num_views, start_rad, span_deg, turn)
+        for turn in range(_num_turns(span_deg))
+    ]
+
+    def turn(shift: Array, slice_shift: Array | None) -> Array:
+        terms = []
+        for lower, upper_weight, frequency in turns:
+            turned = (-2 * np.pi) * frequency * _interpolate(xp, shift, lower, upper_weight)
+            phase = xp.cos(turned) + 1j * xp.sin(turned)
+            along_z = None
+            if slice_shift is not None:
+                along_z = _interpolate(xp, slice_shift, lower, upper_weight)
+            terms.append((phase, along_z))
+        return _inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
+
+    return turn
 
 
 def undo(

@@ -174,7 +174,7 @@ def _draw_window(
                 "--moving all, or train with moved = 'afresh'"
             )
         motion = int(rng.integers(block.num_motions))
-        moving = place(pairs.read_moving(block.row, motion)).astype(np.float32)
+        moving = place(pairs.read_moving_again(block.row, motion)).astype(np.float32)
     return _Window(
         still.astype(np.float32),
         background.astype(np.float32),
