@@ -8,8 +8,9 @@ from torch import Tensor
 from prodm.model import normalise
 from prodm.model.baselines import ModelSettings, Predict
 from prodm.model.bridge import BrownianBridge
-from prodm.model.consistency import correct_consistently, trust
+from prodm.model.consistency import TRUSTED, correct_consistently
 from prodm.model.network import NetworkSettings
+from prodm.model.phasing import trust
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
 from prodm.model.search import FoundMotion, SearchSettings
 from prodm.physics import phase
@@ -108,7 +109,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 
 def test_trust_grows_with_what_is_explained() -> None:
-    shares = [trust(share) for share in np.linspace(-0.5, 1, 16)]
+    shares = [trust(share, TRUSTED) for share in np.linspace(-0.5, 1, 16)]
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert shares[-1] == pytest.approx(1.0)

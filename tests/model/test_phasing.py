@@ -82,6 +82,22 @@ def test_tissue_without_calcium_is_left_alone() -> None:
         assert result.explained == 1.0
 
 
+def test_without_weights_bone_at_the_border_is_left_alone() -> None:
+    bone = tissue()
+    bone[:, 20:31, :9] += 900
+    result = correct_without_weights(bone, KNOWN_START, generator())
+    assert torch.equal(result.corrected_hu, bone)
+
+
+def test_without_weights_what_is_too_large_for_calcium_is_left_alone() -> None:
+    bone = tissue()
+    bone[:, 8:56, 20:29] += 900  # narrow enough to stand out from its surroundings
+    result = correct_without_weights(bone, KNOWN_START, generator())
+    assert torch.equal(result.corrected_hu, bone)
+    bone[:, 24:56] = tissue()[:, 24:56]
+    assert correct_without_weights(bone, KNOWN_START, generator()).motion is not None
+
+
 def test_a_guess_of_the_calcium_at_rest_tells_its_place() -> None:
     still = tissue() + lesion()
     by = torch.nn.functional.avg_pool2d(lesion(), 7, stride=1, padding=3)  # far from sharp

@@ -25,7 +25,13 @@ from torch import Tensor
 from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, Predict, build_predict
 from prodm.model.network import Network
-from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separation, separate_by_network
+from prodm.model.phasing import (
+    LEAST_MOVING_HU,
+    Phased,
+    Separation,
+    separate_by_network,
+    trust,
+)
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import FoundMotion, SearchSettings, choose, search_blind
 
@@ -69,19 +75,9 @@ class Consistency:
             moving = self.blocks_hu[n] - background
             placed = choose(motion, moving, estimate - background)
             phased = Phased(background + placed.undo(moving), moving, placed)
-            share = trust(phased.explained)
+            share = trust(phased.explained, TRUSTED)
             results.append((1 - share) * estimate + share * phased.corrected_hu)
         return torch.stack(results)
-
-
-def trust(explained: float) -> float:
-    """Weight of the phase, from 0 to 1, for the share of what moves that it explains.
-
-    >>> [round(trust(share), 2) for share in (0.0, 0.55, 1.0)]
-    [0.0, 0.5, 1.0]
-    """
-    low, high = TRUSTED
-    return min(max((explained - low) / (high - low), 0.0), 1.0)
 
 
 def correct_consistently(

@@ -11,7 +11,8 @@ moving lesion tell the motion. It comes from one of two places:
     ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
         first e, which lacks most of what is negative, so that the search looks for the
         sharpest image. Then, in turns: the peaks of the focused image, moved again, are what the
-        calcium must look like; what remains of y is smoothed and becomes the background.
+        calcium must look like; what remains of y is smoothed and becomes the background. The
+        less of what moves the motion explains, the less is changed.
 
 Without a guess the lesion stays at the centre of what was observed, because a translation
 shows in no image of what moves; only the anatomy around it tells.
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
+from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -35,9 +37,11 @@ SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its
 BRIGHTER_HU = 40.0
 SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
 SEED_BRIGHTER_HU = 70.0
+LARGEST_PX = 400  # pixels in a slice: what is larger is bone, or the wall of the heart
 REACH_PX = 17  # how far beyond its bright part the calcium may show
 BEHIND_PX = 9  # width of the median that smooths the background
 MOST_WINDOWS = 256  # that a network sees at a time
+TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
@@ -108,7 +112,20 @@ def correct_without_weights(
         behind = _median(hu - seen.numpy(), BEHIND_PX)
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
         motion = search_blind(moving, settings, generator)
-    return Phased(block_hu - moving + motion.undo(moving), moving, motion)
+    share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
+    return Phased(block_hu + share * (motion.undo(moving) - moving), moving, motion)
+
+
+def trust(explained: float, trusted: tuple[float, float]) -> float:
+    """Weight of the phase, from 0 to 1, for the share of what moves that it explains.
+
+    ``trusted`` are the shares at which it begins to count, and counts fully.
+
+    >>> [round(trust(share, (0.3, 0.8)), 2) for share in (0.0, 0.55, 1.0)]
+    [0.0, 0.5, 1.0]
+    """
+    low, high = trusted
+    return min(max((explained - low) / (high - low), 0.0), 1.0)
 
 
 def correct_hu_by_phase(
@@ -160,12 +177,20 @@ def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) ->
 
 
 def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return what is much brighter than its surroundings [Z, Y, X], and where that is near."""
+    """Return what is much brighter than its surroundings [Z, Y, X], and where that is near.
+
+    Large things are left out, and those that reach the border: they are cut off there, and what
+    is cut off cannot be put in focus.
+    """
     excess = hu - _median(hu, SURROUNDINGS_PX)
     strong = excess > BRIGHTER_HU
-    labels, _ = ndimage.label(strong, np.ones((3, 3, 3)))
+    dense = hu >= CALCIUM_THRESHOLD_HU  # the inside of bone is as bright as its surroundings
+    labels, count = ndimage.label(strong | dense, np.ones((3, 3, 3)))
     seeds = np.unique(labels[(hu > SEED_HU) & (excess > SEED_BRIGHTER_HU)])
-    bright = strong & np.isin(labels, seeds[seeds > 0])
+    areas_px = [np.bincount(slice_labels.ravel(), minlength=count + 1) for slice_labels in labels]
+    large = np.flatnonzero(np.max(areas_px, axis=0) > LARGEST_PX)
+    cut_off = np.unique([*labels[:, [0, -1]].ravel(), *labels[:, :, [0, -1]].ravel()])
+    bright = strong & np.isin(labels, np.setdiff1d(seeds, [0, *large, *cut_off]))
     near = ndimage.binary_dilation(bright, np.ones((1, REACH_PX, REACH_PX)))
     return np.where(bright, excess, 0).astype(np.float32), near
 
