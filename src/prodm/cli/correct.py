@@ -257,7 +257,7 @@ def _print_result(content: dict[str, Any], output: Path) -> None:
         shares = after["grade_probabilities"].items()
         likely = ", ".join(f"{name} {share:.0%}" for name, share in shares if share > 0)
         console.print(f"probability of grades: {likely}")
-    console.print(f"{len(content['rois'])} blocks, {content['seconds']:.1f} s", highlight=False)
+    console.print(f"blocks: {len(content['rois'])}, {content['seconds']:.1f} s", highlight=False)
     click.echo(str(output / "report.html"))
 
 

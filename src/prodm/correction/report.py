@@ -204,8 +204,8 @@ def _done(about: About, corrected: Corrected) -> str:
         model += f" (SHA-256 {corrected.model_sha256[:12]}…)"
     done = [
         f"Region: {about.region}.",
-        f"{corrected.candidates.count} possible calcifications from 100 HU on were found in it and "
-        f"covered by {len(corrected.rois)} blocks.",
+        f"Possible calcifications from 100 HU on, found in it: {corrected.candidates.count}; "
+        f"blocks that cover them: {len(corrected.rois)}.",
         f"Model: {model}; {_settings(corrected)}.",
         f"Scored by the rule {corrected.after.rule.name}: from "
         f"{corrected.after.rule.threshold_hu:g} HU on.",
