@@ -193,7 +193,6 @@ def test_what_a_publication_fixes_is_fixed() -> None:
     paper, bbdm = as_published(tiny("prodm-paper")), as_published(tiny("bbdm"))
     assert paper.bridge == BrownianBridge(1000, 2.0)
     assert paper.loss == LossSettings("volume", 20.0, 60.0)
-    assert paper.predicts == bbdm.predicts == "noise"
     assert bbdm.bridge.noise_scale == 0.5  # 2 on images in [-1, 1]: half the deviation on [0, 1]
     assert bbdm.loss.calcium == "none"
     assert as_published(tiny("prodm")) == tiny("prodm")
@@ -215,7 +214,9 @@ def test_ddim_shows_the_network_states_as_noisy_as_their_step_says(num_calls: in
         eps: Tensor = (xt - share.sqrt() * (2 * still - 1)) / (1 - share).sqrt()
         return eps
 
-    settings = dataclasses.replace(tiny("ddpm"), bridge=BrownianBridge(num_steps=1000))
+    settings = dataclasses.replace(
+        tiny("ddpm"), predicts="noise", bridge=BrownianBridge(num_steps=1000)
+    )
     end = build_predict(settings, oracle)(torch.zeros_like(still), seeded(0), num_calls)
     torch.testing.assert_close(end, still, atol=1e-3, rtol=0)
 
@@ -232,9 +233,23 @@ def test_ddpm_is_trained_on_the_states_that_it_will_be_shown() -> None:
             eps: Tensor = (xt - share.sqrt() * (2 * batch.still - 1)) / (1 - share).sqrt()
             return eps
 
-    (player,) = METHODS["ddpm"].players(tiny("ddpm"), Oracle())  # type: ignore[arg-type]
+    settings = dataclasses.replace(tiny("ddpm"), predicts="noise")
+    (player,) = METHODS["ddpm"].players(settings, Oracle())  # type: ignore[arg-type]
     loss, _ = player(batch, seeded(0))
     assert float(loss) < 1e-6
+
+
+def test_ddpm_may_estimate_the_image_instead_of_the_noise() -> None:
+    batch = tiny_set()
+
+    class Oracle(nn.Module):
+        def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
+            return y - batch.still
+
+    (player,) = METHODS["ddpm"].players(tiny("ddpm"), Oracle())  # type: ignore[arg-type]
+    assert float(player(batch, seeded(0))[0]) < 1e-12
+    end = build_predict(tiny("ddpm"), Oracle())(batch.moving, seeded(0), 4)
+    torch.testing.assert_close(end, batch.still)
 
 
 def test_ddpm_takes_every_step_when_all_are_asked_for() -> None:

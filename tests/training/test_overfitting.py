@@ -38,11 +38,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         num_pixels=320,
         coverage_mm=(84.0, 96.0),
         gated_fraction=1.0,
+        slice_spacings_mm=(5.0,),  # so that most lesions lie in one or two slices
+        slice_spacing_shares=(1.0,),
         plaques=PlaqueSettings(zero_calcium_fraction=0, count=6),
     )
     settings = BuildSettings(per_scan=1, free_share=0, phantom=phantom)
     folder = tmp_path_factory.mktemp("pairs") / "store"
-    build(phantom_sources(60, seed=500), folder, settings, workers=2)
+    build(phantom_sources(80, seed=500), folder, settings, workers=2)
     return Pairs(folder)
 
 

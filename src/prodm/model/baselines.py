@@ -1,14 +1,17 @@
 """The methods that are compared: one function to train each, and one to use it.
 
-All share the network's size, the data and the budget; only the method differs.
+All share the network's size, the data and the budget; only the method differs. Those that walk
+estimate x0 as ``predicts`` says: ``residual``, y - F, or ``noise``, the published form, in which F
+is the noise. For the bridge both have the same objective. A network that folds pixels has fewer
+channels than a window has noise values at each place, and cannot pass the noise through.
 
     prodm         the bridge with the settings as given
-    prodm-paper   as printed: m = 2, F estimates n_t, volume loss with tau = 60 HU, lambda = 20
+    prodm-paper   as printed: m = 2, volume loss with tau = 60 HU, lambda = 20
     bbdm          the bridge as published (Li et al., CVPR 2023), without a calcium loss. Its noise,
                   d = 2 a (1 - a), is for images in [-1, 1]; on [0, 1] that is m = 0.5.
                   Published walks take 200 equal jumps with fresh noise.
-    ddpm          conditional diffusion from noise (Ho et al., 2020): T = 1000, linear betas, F
-                  estimates the noise; DDIM (Song et al., 2021) where fewer steps are asked for
+    ddpm          conditional diffusion from noise (Ho et al., 2020): T = 1000, linear betas; DDIM
+                  (Song et al., 2021) where fewer steps are asked for
     cgan          pix2pix (Isola et al., CVPR 2017): a patch discriminator sees (y, image);
                   adversarial + 100 x mean absolute error
     unet          plain regression: mean squared error of y - F(y)
@@ -140,14 +143,12 @@ def as_published(settings: ModelSettings) -> ModelSettings:
     if settings.method == "prodm-paper":
         return replace(
             settings,
-            predicts="noise",
             bridge=BrownianBridge(num_steps=1000, noise_scale=2.0),
             loss=LossSettings(calcium="volume", weight=20.0, tau_hu=60.0),
         )
     if settings.method == "bbdm":
         return replace(
             settings,
-            predicts="noise",
             bridge=BrownianBridge(num_steps=1000, noise_scale=0.5),
             loss=LossSettings(calcium="none"),
         )
@@ -262,7 +263,7 @@ def gan_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Pl
 
 
 def ddpm_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
-    """Predict the noise in a noisy still image, given the moving one."""
+    """Predict the still image under noise, or the noise, given the moving one."""
     from monai.networks.schedulers import DDPMScheduler
 
     num_steps = settings.bridge.num_steps
@@ -272,8 +273,12 @@ def ddpm_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[P
         t = _random_steps(batch.still, 0, num_steps - 1, generator)
         eps = normal_like(batch.still, generator)
         xt = scheduler.add_noise(2 * batch.still - 1, eps, t)
-        noise = functional.mse_loss(network(xt, batch.moving, t), eps)
-        return noise, {"noise": noise.detach()}
+        answer = network(xt, batch.moving, t)
+        if settings.predicts == "noise":
+            noise = functional.mse_loss(answer, eps)
+            return noise, {"noise": noise.detach()}
+        image = functional.mse_loss(batch.moving - answer, batch.still)
+        return image, {"image": image.detach()}
 
     return (Player("network", network, loss),)
 
@@ -301,8 +306,11 @@ def ddpm_predict(settings: ModelSettings, network: Network, request: Request) ->
     for call in range(num_calls):
         t = num_steps - 1 - call * (num_steps // num_calls)
         signal = scheduler.alphas_cumprod[t].item()
-        eps = network(xt, request.y, torch.full((len(xt),), t, device=xt.device))
-        estimate = ((xt - (1 - signal) ** 0.5 * eps) / signal**0.5 + 1) / 2
+        answer = network(xt, request.y, torch.full((len(xt),), t, device=xt.device))
+        if settings.predicts == "noise":
+            estimate = ((xt - (1 - signal) ** 0.5 * answer) / signal**0.5 + 1) / 2
+        else:
+            estimate = request.y - answer
         estimate = request.between(estimate.clamp(0, 1))
         xt, _ = scheduler.step(2 * estimate - 1, t, xt, generator=request.generator)
     return estimate
