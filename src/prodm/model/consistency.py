@@ -4,8 +4,9 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    s(theta)   the motion of what moves: found blindly, once per block, and placed by x0^, or
-               fitted between x0^ and y, whichever undoes it better
+    s(theta)   the motion of what moves: found blindly, once per block, and placed by a guess of
+               the still calcium, or fitted between guess and y, whichever undoes it better; the
+               guess is the mean of x0^ and what the separator takes to be at rest
     phased     background + what moves, with that motion undone
     x0^        <- (1 - w) x0^ + w phased
 
@@ -73,7 +74,8 @@ class Consistency:
                 continue
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
-            placed = choose(motion, moving, estimate - background)
+            guess = (estimate - background + self.separation.still_hu[n]) / 2
+            placed = choose(motion, moving, guess)
             phased = Phased(background + placed.undo(moving), moving, placed)
             share = trust(phased.explained, TRUSTED)
             results.append((1 - share) * estimate + share * phased.corrected_hu)
