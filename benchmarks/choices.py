@@ -31,6 +31,7 @@ class Choice:
     cost: float = 1.0
 
 
+BASE = ("model.bridge.noise_scale=0.2",)  # of every row that does not name another m
 CHOICES = (
     Choice("as in the table's caption"),
     Choice("m = 2", ("model.bridge.noise_scale=2.0",)),
@@ -69,7 +70,7 @@ def main() -> None:
 def command(choice: Choice, pairs: Path, run: Path, steps: int) -> list[str]:
     """Return the ``prodm train`` of a row."""
     steps = max(1, round(steps / choice.cost))
-    values = [f"num_steps={steps}", f"validate_every_steps={steps}", *choice.overrides]
+    values = [f"num_steps={steps}", f"validate_every_steps={steps}", *BASE, *choice.overrides]
     return [
         *("prodm", "train", "compact", "--pairs", str(pairs), "-o", str(run)),
         *(word for value in values for word in ("--set", value)),
