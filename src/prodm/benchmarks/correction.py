@@ -31,7 +31,7 @@ def race(
     *,
     steps: int = 10,
     samples: int = 8,
-    phantoms: int = 8,
+    phantoms: int = 4,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Measure the correction of one large scan; return numbers fit for JSON.

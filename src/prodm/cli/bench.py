@@ -117,7 +117,7 @@ def correct(weights: Path | None, steps: int, samples: int, json_path: Path | No
     """Measure the correction of a scan of 512 x 512 x 135 voxels with five blocks.
 
     The network alone, in batches and window by window, and held to the phase; then the error of
-    the score by the number of steps, on eight moved phantoms.
+    the score by the number of steps, on four moved phantoms.
 
     Example: prodm bench correct
     """

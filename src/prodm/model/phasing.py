@@ -41,6 +41,7 @@ LARGEST_PX = 400  # pixels in a slice: what is larger is bone, or the wall of th
 REACH_PX = 17  # how far beyond its bright part the calcium may show
 BEHIND_PX = 9  # width of the median that smooths the background
 MOST_WINDOWS = 256  # that a network sees at a time
+FIRST_STEPS = 20  # of the search, while what moves is known only roughly
 TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
@@ -95,7 +96,7 @@ def correct_without_weights(
     settings: SearchSettings,
     generator: torch.Generator,
     *,
-    num_turns: int = 2,
+    num_turns: int = 1,
 ) -> Phased:
     """Correct one block [Z, Y, X] by classical means alone."""
     hu = block_hu.numpy()
@@ -104,7 +105,7 @@ def correct_without_weights(
         return Phased(block_hu, torch.zeros_like(block_hu), None)
     moving = torch.from_numpy(bright)
     settings = replace(settings, objective="peaked")
-    motion = search_blind(moving, settings, generator)
+    motion = search_blind(moving, replace(settings, num_steps=FIRST_STEPS), generator)
     for _ in range(num_turns):
         calcium = _peaks(motion.undo(moving))
         seen = motion.apply(calcium)
