@@ -183,7 +183,7 @@ def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray
     Large things are left out, and those that reach the border: they are cut off there, and what
     is cut off cannot be put in focus.
     """
-    excess = hu - _median(hu, SURROUNDINGS_PX)
+    excess = hu - _surroundings(hu)
     strong = excess > BRIGHTER_HU
     dense = hu >= CALCIUM_THRESHOLD_HU  # the inside of bone is as bright as its surroundings
     labels, count = ndimage.label(strong | dense, np.ones((3, 3, 3)))
@@ -198,6 +198,12 @@ def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray
 
 def _peaks(still: Tensor) -> Tensor:
     return torch.where(still > PEAK_SHARE * still.max(), still, torch.zeros_like(still))
+
+
+def _surroundings(hu: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Median of every second pixel around each, which is as smooth and ten times as fast."""
+    coarse = _median(hu[:, ::2, ::2], SURROUNDINGS_PX // 2 + 1)
+    return coarse.repeat(2, axis=1).repeat(2, axis=2)[:, : hu.shape[1], : hu.shape[2]]
 
 
 def _median(hu: NDArray[np.float32], width_px: int) -> NDArray[np.float32]:
