@@ -3,10 +3,10 @@
     python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [-n 40] [--seed 3]
 
 Blocks of validation patients, moved by back-projection. The truth is known, so each part of the
-method can be replaced by it: the separation (the background that the simulator kept), the place
-(the translation that fits the still lesion best), the motion (fitted between the still lesion and
-what moves; along z it is never undone). The last row corrects the still blocks, where the
-right answer is to change nothing.
+method can be replaced by it: the separation (the background that the simulator kept, as it is or
+smoothed over a few pixels, with a gate that is open where calcium shows by more than 20 HU), the
+place (the translation that fits the still lesion best), and the motion. The last row corrects the
+still blocks, where the right answer is to change nothing.
 """
 
 import argparse
@@ -21,15 +21,21 @@ from prodm.correction.correctors import shipped_weights
 from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
+from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.baselines import Predict, build_predict
 from prodm.model.checkpoint import load_network
+from prodm.model.motions import FoundMotion, choose, place
 from prodm.model.phasing import Separation, correct_by_phase, separate_by_network
-from prodm.model.search import SearchSettings, place, search_blind, search_guided
+from prodm.model.search import SearchSettings, search
+from prodm.model.separation import smoothed, where_calcium_passes
+from prodm.motion.trajectory import Trajectory
 from prodm.pairs.store import Pairs
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
 
-SEARCH = SearchSettings(objective="peaked")  # as correct_hu_by_phase has it
-LEAST_NEGATIVE = SearchSettings(objective="not negative")
-Correct = Callable[[Patch, torch.Generator], Tensor]
+SEARCH = SearchSettings()  # as correct_hu_by_phase has it
+Moving = Callable[[Patch], Tensor]  # what is taken to move
+Find = Callable[[Patch, Tensor, torch.Generator], FoundMotion]
 
 
 def main() -> None:
@@ -42,14 +48,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     trained = load_network(arguments.separator or shipped_weights("separator"))
-    separator = build_predict(trained.settings, trained.network), trained.settings.network
+    predict = build_predict(trained.settings, trained.network)
+    pairs = Pairs(arguments.pairs)
     patches = load_patches(
-        Pairs(arguments.pairs), "validation", with_calcium=True, count=arguments.n,
-        seed=arguments.seed,
-    )  # fmt: skip
+        pairs, "validation", with_calcium=True, count=arguments.n, seed=arguments.seed
+    )
     print("| corrected with | Agatston MAE | grade accuracy | Dice loss | best translation | r |")
     print("|---|---|---|---|---|---|")
-    for name, correct in methods(separator[0], separator[1].num_slices).items():
+    for name, correct in methods(pairs, predict, trained.settings.network.num_slices).items():
         generator = torch.Generator().manual_seed(0)
         outcomes = [_judged(patch, correct(patch, generator)) for patch in patches]
         m = as_metrics(summarise(outcomes))
@@ -60,65 +66,72 @@ def main() -> None:
         )
 
 
-def methods(predict: Predict, num_slices: int) -> dict[str, Correct]:
+def methods(
+    pairs: Pairs, predict: Predict, num_slices: int
+) -> dict[str, Callable[[Patch, torch.Generator], Tensor]]:
     """Return the rows of the table."""
 
-    def seen_by_network(block: Tensor) -> Separation:
-        seen = separate_by_network(block[None], predict, num_slices)
+    def separation(hu: Tensor) -> Separation:
+        seen = separate_by_network(hu[None], predict, num_slices)
         return Separation(seen.background_hu[0], seen.still_hu[0])
 
-    def leave(patch: Patch, generator: torch.Generator) -> Tensor:
-        return _hu(patch.moving)
+    def learnt(patch: Patch) -> Tensor:
+        return _hu(patch.moving) - separation(_hu(patch.moving)).background_hu
 
-    def phase_net(patch: Patch, generator: torch.Generator) -> Tensor:
-        seen = seen_by_network(_hu(patch.moving))
-        return correct_by_phase(
-            _hu(patch.moving), seen.background_hu, SEARCH, generator, seen.still_hu
-        ).corrected_hu
+    def true(patch: Patch) -> Tensor:
+        return _hu(patch.moving) - _hu(patch.background)
 
-    def without_guess(patch: Patch, generator: torch.Generator) -> Tensor:
-        background = seen_by_network(_hu(patch.moving)).background_hu
-        return correct_by_phase(_hu(patch.moving), background, SEARCH, generator).corrected_hu
+    def smooth(patch: Patch) -> Tensor:
+        moving, background = _hu(patch.moving), _hu(patch.background)
+        scale = HIGH_HU - LOW_HU
+        gate = where_calcium_passes(moving / scale, background / scale)
+        return gate * (moving - smoothed(background))
 
-    def placed(patch: Patch, generator: torch.Generator) -> Tensor:
-        background = seen_by_network(_hu(patch.moving)).background_hu
-        moving = _hu(patch.moving) - background
-        motion = place(search_blind(moving, SEARCH, generator), moving, _still(patch))
-        return background + motion.undo(moving)
+    def found(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        return search(moving, SEARCH, generator)[0]
 
-    def fitted(patch: Patch, generator: torch.Generator) -> Tensor:
-        background = seen_by_network(_hu(patch.moving)).background_hu
-        return _fitted(patch, background)
+    def guessed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        guess = separation(_hu(patch.moving)).still_hu
+        return choose(search(moving, SEARCH, generator), moving, guess)
 
-    def separated(patch: Patch, generator: torch.Generator) -> Tensor:
-        moving = _hu(patch.moving) - _hu(patch.background)
-        motion = place(search_blind(moving, LEAST_NEGATIVE, generator), moving, _still(patch))
-        return _hu(patch.background) + motion.undo(moving)
+    def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        return place(found(patch, moving, generator), moving, _still(patch))
 
-    def all_known(patch: Patch, generator: torch.Generator) -> Tensor:
-        return _fitted(patch, _hu(patch.background))
+    def applied(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        trajectory = Trajectory.from_dict(pairs.trajectories(patch.row.scan)[patch.motion.motion])
+        spacing_z, _, spacing_x = patch.row.spacing_mm
+        path_mm = trajectory.displacement(np.arange(NUM_VIEWS) / NUM_VIEWS)
+        path = torch.from_numpy(path_mm / (spacing_x, spacing_x, spacing_z)).float()
+        start_rad = float(np.deg2rad(trajectory.start_deg))
+        angles = phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
+        return FoundMotion(phase.shift_of(path[:, :2], angles), start_rad, path[:, 2])
+
+    def by(moves: Moving, find: Find) -> Callable[[Patch, torch.Generator], Tensor]:
+        def correct(patch: Patch, generator: torch.Generator) -> Tensor:
+            moving = moves(patch)
+            motion = find(patch, moving, generator)
+            return _hu(patch.moving) - moving + motion.refocus(moving)
+
+        return correct
 
     def at_rest(patch: Patch, generator: torch.Generator) -> Tensor:
-        seen = seen_by_network(_hu(patch.still))
+        seen = separation(_hu(patch.still))
         return correct_by_phase(
             _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu
         ).corrected_hu
 
     return {
-        "nothing": leave,
-        "`phase-net`": phase_net,
-        "the same, without the guess": without_guess,
-        "the same, at the true place": placed,
-        "its separation, the true motion": fitted,
-        "the true separation and place, blind search": separated,
-        "the true separation, the true motion": all_known,
+        "nothing": lambda patch, generator: _hu(patch.moving),
+        "`phase-net`": by(learnt, guessed),
+        "`phase-net` without the guess": by(learnt, found),
+        "`phase-net` at the true place": by(learnt, placed),
+        "its separation, the true motion": by(learnt, applied),
+        "the true tissue, smoothed; search": by(smooth, found),
+        "the true tissue, smoothed; search, at the true place": by(smooth, placed),
+        "the true tissue, smoothed; the true motion": by(smooth, applied),
+        "the true background, the true motion": by(true, applied),
         "`phase-net`, on the still blocks": at_rest,
     }
-
-
-def _fitted(patch: Patch, background: Tensor) -> Tensor:
-    moving = _hu(patch.moving) - background
-    return background + search_guided(moving, _still(patch)).undo(moving)
 
 
 def _still(patch: Patch) -> Tensor:

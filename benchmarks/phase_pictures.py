@@ -21,7 +21,8 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from prodm.anatomy.phantom import make_phantom
-from prodm.model.search import FoundMotion, SearchSettings, place, search_blind
+from prodm.model.motions import FoundMotion, place
+from prodm.model.search import SearchSettings, search
 from prodm.motion.profiles import draw
 from prodm.pairs.blocks import cover, cut
 from prodm.pairs.simulate import displacement_px, moving_excess, prepare
@@ -96,13 +97,13 @@ def _draw_motions(
     generator = torch.Generator().manual_seed(0)
     for row, (profile, excess, displacement) in zip(axes, moved, strict=True):
         moving = torch.from_numpy(excess)
-        motion = search_blind(moving, SearchSettings(start_rad=0.0), generator)
+        motion = search(moving, SearchSettings(start_rad=0.0), generator)[0]
         placed = place(motion, moving, torch.from_numpy(still - behind))
         angles = phase.view_angles_rad(len(displacement))
         true = phase.shift_of(displacement[:, :2], angles)
         _bare(row[0], f"{profile}, moved", behind[level] + excess[level], HU)
         _curves(row[1], angles, true, placed)
-        restored = behind[level] + placed.undo(moving)[level].numpy()
+        restored = behind[level] + placed.refocus(moving)[level].numpy()
         _bare(row[2], "motion undone", restored, HU)
         _bare(row[3], "truth", still[level], HU)
     figure.tight_layout()

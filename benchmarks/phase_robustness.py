@@ -21,7 +21,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +73,21 @@ def _wholly_inside(excess: NDArray[np.int16]) -> NDArray[np.int16]:
 
 
 Correct = Callable[[Seen, torch.Generator], Phased]
-SEPARATIONS = ("true background", "true background, least negative", "phase", "phase-net")
+SEPARATIONS = ("true background", "phase", "phase-net")
 
 
 def corrections(separator: Path | None) -> dict[str, Correct]:
     """Return the ways to tell what moves; all that depends on how they are called is here."""
-    settings = SearchSettings(objective="peaked")  # as correct_hu_by_phase has it
+    settings = SearchSettings()  # as correct_hu_by_phase has it
 
-    def known(
-        seen: Seen, generator: torch.Generator, settings: SearchSettings = settings
-    ) -> Phased:
+    def known(seen: Seen, generator: torch.Generator) -> Phased:
         moving, background = torch.from_numpy(seen.moving), torch.from_numpy(seen.background)
         return correct_by_phase(moving, background, settings, generator)
 
     def classical(seen: Seen, generator: torch.Generator) -> Phased:
         return correct_without_weights(torch.from_numpy(seen.moving), settings, generator)
 
-    least_negative = partial(known, settings=SearchSettings(objective="not negative"))
-    ways: dict[str, Correct] = dict(
-        zip(SEPARATIONS, (known, least_negative, classical), strict=False)
-    )
+    ways: dict[str, Correct] = dict(zip(SEPARATIONS, (known, classical), strict=False))
     if separator is None:
         return ways
     from prodm.model.baselines import build_predict

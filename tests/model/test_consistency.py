@@ -9,10 +9,11 @@ from prodm.model import normalise
 from prodm.model.baselines import ModelSettings, Predict
 from prodm.model.bridge import BrownianBridge
 from prodm.model.consistency import TRUSTED, correct_consistently
+from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
 from prodm.model.phasing import trust
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
-from prodm.model.search import FoundMotion, SearchSettings
+from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 

@@ -4,13 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
+    STILL_HU,
     Phased,
     correct_by_phase,
     correct_without_weights,
     separate_by_network,
 )
-from prodm.model.search import FoundMotion, SearchSettings
+from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
@@ -18,16 +20,16 @@ KNOWN_START = SearchSettings(start_rad=0.0)
 
 
 def tissue() -> Tensor:
-    """Smooth soft tissue beside fat, three slices."""
-    column = torch.linspace(-100, 45, 64).expand(3, 64, 64)
-    grain = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(1))
+    """Smooth soft tissue beside fat, five slices."""
+    column = torch.linspace(-100, 45, 64).expand(5, 64, 64)
+    grain = torch.randn(5, 64, 64, generator=torch.Generator().manual_seed(1))
     return column + 5 * torch.nn.functional.avg_pool2d(grain, 3, stride=1, padding=1)
 
 
 def lesion() -> Tensor:
     y, x = torch.meshgrid(torch.arange(64) - 31.0, torch.arange(64) - 33.0, indexing="ij")
     one = 700 * torch.exp(-(x**2 / 9 + y**2 / 3))
-    return torch.stack([one / 2, one, one / 3])
+    return torch.stack([0 * one, one / 2, one, one / 3, 0 * one])
 
 
 def drift() -> FoundMotion:
@@ -60,7 +62,7 @@ def test_with_the_background_known_the_lesion_comes_back() -> None:
 def test_the_sum_of_what_moves_is_kept() -> None:
     result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())
     assert float(result.corrected_hu.sum() - tissue().sum()) == pytest.approx(
-        float(moved().sum() - tissue().sum()), rel=0.05
+        float(moved().sum() - tissue().sum()), rel=0.1
     )
 
 
@@ -137,6 +139,6 @@ def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     assert float(seen.background_hu[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
     assert float(seen.background_hu[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
     assert seen.still_hu.shape == blocks.shape
-    assert float(seen.still_hu[0, 2, 3, 3]) == pytest.approx(300, abs=0.1)
+    assert float(seen.still_hu[0, 2, 3, 3]) == pytest.approx(0.3 * STILL_HU, abs=0.1)
     assert torch.equal(seen.background_hu[0, 3], blocks[0, 3])  # nothing stands out on it
     assert not seen.still_hu[0, 3].any()

@@ -15,8 +15,9 @@ channels than a window has noise values at each place, and cannot pass the noise
     cgan          pix2pix (Isola et al., CVPR 2017): a patch discriminator sees (y, image);
                   adversarial + 100 x mean absolute error
     unet          plain regression: mean squared error of y - F(y)
-    separator     regression of two images instead: what moves, with all its streaks, and the
-                  same at rest. It corrects nothing by itself; ``prodm.model.phasing`` does.
+    separator     tells what moves, with all its streaks, and where it rests
+                  (``prodm.model.separation``). It corrects nothing by itself;
+                  ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -42,6 +43,7 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
+from prodm.model.separation import background_and_still, separation_loss
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Predict(Protocol):
     ) -> Tensor:
         """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``.
 
-        A separator returns [B, 2 k, Y, X] instead: the background, then the calcium at rest.
+        A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest.
         """
         ...
 
@@ -202,24 +204,17 @@ def regression_players(settings: ModelSettings, network: CorrectionNetwork) -> t
 
 
 def separator_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
-    """Regression of what moves, and of the same at rest."""
+    """Where calcium passes, what lies behind it, and where it rests."""
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
-        if batch.background is None:
-            raise ProdmError("a separator learns from batches that hold the background")
-        moving, still = _call_once(network, batch.moving).chunk(2, dim=1)
-        moving_error = functional.mse_loss(moving, batch.moving - batch.background)
-        still_error = functional.mse_loss(still, batch.still - batch.background)
-        parts = {"moving": moving_error.detach(), "still": still_error.detach()}
-        return moving_error + still_error, parts
+        return separation_loss(_call_once(network, batch.moving), batch)
 
     return (Player("network", network, loss),)
 
 
 def separator_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
-    """Return the background and then the calcium at rest, [B, 2 k, Y, X]."""
-    moving, still = _call_once(network, request.y).chunk(2, dim=1)
-    return torch.cat([request.y - moving, still], dim=1)
+    """Return the background and then the odds of calcium at rest, [B, 2 k, Y, X]."""
+    return background_and_still(_call_once(network, request.y), request.y)
 
 
 def regression_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
@@ -323,7 +318,7 @@ class Method:
     takes_state: bool
     players: Callable[[ModelSettings, CorrectionNetwork], tuple[Player, ...]]
     predict: Callable[[ModelSettings, Network, Request], Tensor]
-    separates: bool = False  # whether the network returns what moves, and the same at rest
+    separates: bool = False  # whether the network returns the maps of a separator
 
 
 METHODS: dict[str, Method] = {

@@ -4,10 +4,10 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    s(theta)   the motion of what moves: found blindly, once per block, and placed by a guess of
-               the still calcium, or fitted between guess and y, whichever undoes it better; the
-               guess is the mean of x0^ and what the separator takes to be at rest
-    phased     background + what moves, with that motion undone
+    motion     of what moves: a few are found, once per block, and the one that agrees best with
+               a guess of the still calcium is chosen and placed by it; the guess is the mean of
+               x0^ and what the separator takes to be at rest
+    phased     background + what moves, put back in focus
     x0^        <- (1 - w) x0^ + w phased
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, Predict, build_predict
+from prodm.model.motions import FoundMotion, choose
 from prodm.model.network import Network
 from prodm.model.phasing import (
     LEAST_MOVING_HU,
@@ -34,7 +35,8 @@ from prodm.model.phasing import (
     trust,
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
-from prodm.model.search import FoundMotion, SearchSettings, choose, search_blind
+from prodm.model.search import SearchSettings
+from prodm.model.search import search as search_motion
 
 MOST_BLOCKS = 16  # that are walked together
 TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
@@ -46,7 +48,7 @@ class Consistency:
 
     blocks_hu: Tensor  # [N, Z, Y, X]
     separation: Separation
-    motions: Sequence[FoundMotion | None]
+    motions: Sequence[Sequence[FoundMotion]]  # that each may have had; none where nothing moves
     num_slices: int
     wanted: Tensor  # [N * Z], the slices that the network sees
     result_hu: Tensor | None = None  # of the last step [N, Z, Y, X]
@@ -67,16 +69,16 @@ class Consistency:
     def _together(self, estimate_hu: Tensor) -> Tensor:
         """Return an estimate and the phase in one, in HU [N, Z, Y, X]."""
         results = []
-        for n, motion in enumerate(self.motions):
+        for n, motions in enumerate(self.motions):
             estimate = estimate_hu[n]
-            if motion is None:  # nothing moves, so there is nothing to correct
+            if not motions:  # nothing moves, so there is nothing to correct
                 results.append(self.blocks_hu[n])
                 continue
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
             guess = (estimate - background + self.separation.still_hu[n]) / 2
-            placed = choose(motion, moving, guess)
-            phased = Phased(background + placed.undo(moving), moving, placed)
+            motion = choose(motions, moving, guess)
+            phased = Phased(background + motion.refocus(moving), moving, motion)
             share = trust(phased.explained, TRUSTED)
             results.append((1 - share) * estimate + share * phased.corrected_hu)
         return torch.stack(results)
@@ -96,16 +98,16 @@ def correct_consistently(
     ``model`` is a trained network that walks, with its settings; ``separator`` a trained one and
     its number of slices.
     """
-    search = SearchSettings(objective="peaked") if search is None else search
+    search = SearchSettings() if search is None else search
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
     for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
         separation = separate_by_network(blocks, *separator)
         motions = [
-            search_blind(moving, search, generator)
+            search_motion(moving, search, generator)
             if float(moving.max()) >= LEAST_MOVING_HU
-            else None
+            else []
             for moving in blocks - separation.background_hu
         ]
         image, num_slices = normalise(blocks), settings.network.num_slices

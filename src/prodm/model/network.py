@@ -19,8 +19,8 @@ first convolution and unpacks them after the last one: a quarter of the position
 for the same field of view, which is what a CPU can train. ``num_wedges`` adds, for each
 slice of y, its partial-angle images: the Fourier plane cut into that many angular wedges, each
 seen by the scanner at one moment. They are a function of y, so callers need not know of them.
-A separator's network has two images per slice to return, [B, 2 k, Y, X]: what moves, and the
-same at rest. F is then the first less the second.
+A separator's network returns three maps per slice instead, [B, 3 k, Y, X]
+(``prodm.model.separation``).
 
 A ``gated`` network does not paint what is to be taken away, it says where to take it: the body
 returns a gate G, a background B and the calcium at rest E, and what moves is G (y - B). Gate and
@@ -38,7 +38,6 @@ from torch.nn import functional
 from prodm.errors import ProdmError
 
 Predicts = Literal["residual", "noise"]
-HALF_SURE = 0.5  # a gate that opens this far is taken to be open
 TISSUE = 0.2  # 0 HU, from where the background of a gated network is counted
 Denoise = Callable[[Tensor, Tensor, Tensor], Tensor]  # (xt, y, t) -> x0^
 
@@ -119,7 +118,7 @@ class CorrectionNetwork(nn.Module):
         self.settings = settings
         self.takes_state = takes_state
         self.separates = separates
-        num_maps = 3 if settings.gated else 1 + separates
+        num_maps = 3 if settings.gated or separates else 1
         num_images = settings.num_slices * (2 if takes_state else 1)
         self.body = DiffusionModelUNet(
             spatial_dims=2,
@@ -133,7 +132,7 @@ class CorrectionNetwork(nn.Module):
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return F [B, k, Y, X], or what moves and the same at rest [B, 2 k, Y, X]."""
+        """Return F [B, k, Y, X], or the three maps [B, 3 k, Y, X] of a separator."""
         _, num_slices, height, width = y.shape
         divisor = self.settings.divisor
         if num_slices != self.settings.num_slices or height % divisor or width % divisor:
@@ -149,13 +148,10 @@ class CorrectionNetwork(nn.Module):
             t = torch.zeros(y.shape[0], device=y.device)
         folded = functional.pixel_unshuffle(torch.cat(images, dim=1), self.settings.fold)
         maps = functional.pixel_shuffle(self.body(folded, t), self.settings.fold)
-        if not self.settings.gated:
+        if self.separates or not self.settings.gated:
             return maps
         gate, background, still = maps.chunk(3, dim=1)
-        if self.separates and not self.training:
-            gate = decided(gate)
-        moving = gate * (y - TISSUE - background)
-        return torch.cat([moving, still], dim=1) if self.separates else moving - still
+        return gate * (y - TISSUE - background) - still
 
 
 def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
@@ -170,16 +166,6 @@ def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
     mirrored = functional.pad(y, (left, left, top, top), mode="reflect")
     wedges: Tensor = partial_angle_images(mirrored, num_wedges, padding=0)
     return wedges[..., top : top + y.shape[-2], left : left + y.shape[-1]].flatten(1, 2)
-
-
-def decided(gate: Tensor) -> Tensor:
-    """Return a gate that is nearly 0 or 1: what is seen is calcium, or it is not.
-
-    Training by squared error leaves a gate half open where it is not sure, and half a lesion
-    that stays behind is worse than none.
-    """
-    opened = (gate / HALF_SURE).clamp(0, 1)
-    return opened**2 * (3 - 2 * opened)
 
 
 def denoiser(network: Network, predicts: Predicts) -> Denoise:

@@ -1,9 +1,9 @@
 """Correction by phase: tell what moves from what lies behind it, find its motion, undo it.
 
-    corrected = y - e + undo(e)          e = y - b, what moves; b, the background
+    corrected = y - e + refocus(e)       e = y - b, what moves; b, the background
 
-Whatever e is, its sum is kept and its magnitudes too: calcium is put back in focus, and none
-can be invented. The whole difficulty is e, since the faint negative and streaky parts of a
+Whatever e is, what is put in its place is seen as e when it moves: calcium is put back in focus,
+and none can be invented. The whole difficulty is e, since the faint negative and streaky parts of a
 moving lesion tell the motion. It comes from one of two places:
 
     ``separate_by_network``    a separator network, trained on the simulator's exact answer. It
@@ -27,10 +27,11 @@ from scipy import ndimage
 from torch import Tensor
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
-from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
+from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
+from prodm.model.motions import FoundMotion, choose, explained_share
 from prodm.model.sampler import may_hold_calcium, slice_windows
-from prodm.model.search import FoundMotion, SearchSettings, choose, explained_share, search_blind
+from prodm.model.search import SearchSettings, search
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -43,6 +44,7 @@ BEHIND_PX = 9  # width of the median that smooths the background
 MOST_WINDOWS = 256  # that a network sees at a time
 FIRST_STEPS = 20  # of the search, while what moves is known only roughly
 TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
+STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
@@ -59,8 +61,7 @@ class Phased:
         """Share of what moves that the motion of its focused, positive part explains."""
         if self.motion is None:
             return 1.0
-        still = self.motion.undo(self.moving_hu).clamp(min=0)
-        return explained_share(self.moving_hu, still, self.motion)
+        return explained_share(self.moving_hu, self.motion.refocus(self.moving_hu), self.motion)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Separation:
     """What a separator sees in blocks [..., Z, Y, X], in HU."""
 
     background_hu: Tensor
-    still_hu: Tensor  # the calcium over its background, at rest
+    still_hu: Tensor  # the calcium over its background, at rest, fainter where it is not sure
 
 
 def correct_by_phase(
@@ -85,10 +86,9 @@ def correct_by_phase(
     moving = block_hu - background_hu
     if float(moving.max()) < LEAST_MOVING_HU:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    motion = search_blind(moving, settings, generator)
-    if guess_hu is not None:
-        motion = choose(motion, moving, guess_hu)
-    return Phased(background_hu + motion.undo(moving), moving, motion)
+    motions = search(moving, settings, generator)
+    motion = motions[0] if guess_hu is None else choose(motions, moving, guess_hu)
+    return Phased(background_hu + motion.refocus(moving), moving, motion)
 
 
 def correct_without_weights(
@@ -104,17 +104,16 @@ def correct_without_weights(
     if not bright.any():
         return Phased(block_hu, torch.zeros_like(block_hu), None)
     moving = torch.from_numpy(bright)
-    settings = replace(settings, objective="peaked")
-    motion = search_blind(moving, replace(settings, num_steps=FIRST_STEPS), generator)
+    motion = search(moving, replace(settings, num_steps=FIRST_STEPS), generator)[0]
     for _ in range(num_turns):
-        calcium = _peaks(motion.undo(moving))
+        calcium = _peaks(motion.refocus(moving))
         seen = motion.apply(calcium)
         seen = seen * float((seen * moving).sum() / (seen**2).sum().clamp(min=1))
         behind = _median(hu - seen.numpy(), BEHIND_PX)
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
-        motion = search_blind(moving, settings, generator)
+        motion = search(moving, settings, generator)[0]
     share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
-    return Phased(block_hu + share * (motion.undo(moving) - moving), moving, motion)
+    return Phased(block_hu + share * (motion.refocus(moving) - moving), moving, motion)
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:
@@ -140,7 +139,7 @@ def correct_hu_by_phase(
 
     ``separator`` is a trained separator and its number of slices; None does without weights.
     """
-    settings = SearchSettings(objective="peaked") if settings is None else settings
+    settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.from_numpy(blocks_hu)
     if separator is None:
@@ -174,7 +173,7 @@ def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) ->
             seen = torch.cat(parts)[:, [num_slices // 2, num_slices + num_slices // 2]]
         behind.flatten(0, 1)[wanted], still.flatten(0, 1)[wanted] = seen[:, 0], seen[:, 1]
     background = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
-    return Separation(background, still * (HIGH_HU - LOW_HU))
+    return Separation(background, still * STILL_HU)
 
 
 def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -38,7 +38,7 @@ class WindowSettings:
     moved: Literal["afresh", "stored"] = "afresh"
     calcium_share: float = 0.85  # windows centred on a slice that holds calcium
     rest_share: float = 0.05  # windows whose calcium does not move at all
-    random_start: bool = True  # the scan starts at any angle, else at 0
+    random_start_share: float = 0.25  # scans that start at any angle; the others start at 0
     centred: bool = False
     flips: bool = True  # mirror and transpose the still block first
     offsets: bool = True  # the window lies anywhere in its block, else in the middle
@@ -47,7 +47,7 @@ class WindowSettings:
         largest = min(STORED_SHAPE[1:])
         if not 0 < self.size <= largest:
             raise ProdmError(f"windows can be 1 to {largest} pixels wide, got {self.size}")
-        for name in ("calcium_share", "rest_share"):
+        for name in ("calcium_share", "rest_share", "random_start_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ProdmError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
 
@@ -220,7 +220,7 @@ def _move(
             rng,
             pixel_spacing_mm=spacing_x,
             num_angles=NUM_VIEWS,
-            start_deg=None if settings.random_start else 0.0,
+            start_deg=None if rng.random() < settings.random_start_share else 0.0,
             centred=settings.centred,
         )
         path_mm = trajectory.displacement(trajectory.times)

@@ -1,0 +1,153 @@
+"""A motion that was found: what it does to an image, how to undo it, and where it puts a lesion.
+
+All of a rigid motion within the plane is one function s(theta) (``prodm.physics.phase``): the
+spectrum of what moves is turned by exp(-2 pi i w s(theta)), and magnitudes stay. Along z,
+neighbouring slices blend. ``prodm.model.search`` finds motions; here is what they are good for:
+
+    apply     how a still lesion is seen
+    undo      the phases turned back: exact within the plane, a little blurred along z
+    refocus   the lesion that has no negative values and is seen as what was observed, by least
+              squares: sharp along z too
+    place     the translation s = c cos(theta) + d sin(theta), which shows in no image of what
+              moves, taken from a guess of the still lesion
+
+All slices of a block share the motion. Images are [Z, Y, X].
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+
+PADDING = 32
+NUM_FITTED = 5  # steps of ``refocus``
+FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
+AGREEMENT = 0.3  # what full agreement with a guess is worth, as a share of the peak at rest
+DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, more keeps it moving
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMotion:
+    """s(theta) in pixels at ``NUM_VIEWS`` angles over 180 degrees from ``start_rad`` on.
+
+    ``slice_shift`` is the displacement along z, in slices, where it is known.
+    """
+
+    shift_px: Tensor  # [M]
+    start_rad: float
+    slice_shift: Tensor | None = None  # [M]
+    cost: float = 0.0  # the less, the likelier; of motions of the same image
+
+    def undo(self, moving: Tensor) -> Tensor:
+        """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
+        return self._turned(moving, -1)
+
+    def apply(self, still: Tensor) -> Tensor:
+        """Return images [..., Z, Y, X] as the motion shows them."""
+        return self._turned(still, 1)
+
+    def refocus(self, moving: Tensor) -> Tensor:
+        """Return the image [..., Z, Y, X] without negative values that moves into what was seen.
+
+        By least squares: a few projected gradient steps with momentum (FISTA; Beck and
+        Teboulle, 2009). More would fit the noise.
+        """
+        still = before = self.undo(moving).clamp(min=0)
+        momentum = 1.0
+        ahead = still
+        for _ in range(NUM_FITTED):
+            error = self.undo(self.apply(ahead) - moving)
+            before, still = still, (ahead - FIT_STEP * error).clamp(min=0)
+            next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = still + (momentum - 1) / next_momentum * (still - before)
+            momentum = next_momentum
+        return still
+
+    def translated(self, x_px: float, y_px: float) -> "FoundMotion":
+        """Return the motion with a constant displacement added."""
+        angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad))
+        added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
+        return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
+
+    def _turned(self, image: Tensor, sign: int) -> Tensor:
+        parts = [
+            None if part is None else sign * part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
+            for part in (self.shift_px, self.slice_shift)
+        ]
+        turned: Tensor = phase.apply(
+            image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=PADDING
+        )
+        return turned
+
+
+def choose(motions: Sequence[FoundMotion], moving: Tensor, guess: Tensor) -> FoundMotion:
+    """Return the likeliest of motions, given a guess of the still lesion [Z, Y, X].
+
+    Each is also tried at the place that suits the guess best. A motion counts by its cost and
+    by how well what moves, undone, agrees with the guess.
+    """
+    options = [*motions, *(place(motion, moving, guess) for motion in motions)]
+    return min(
+        options, key=lambda motion: motion.cost - AGREEMENT * _agreement(motion.undo(moving), guess)
+    )
+
+
+def _agreement(still: Tensor, guess: Tensor) -> float:
+    """Return the cosine between the positive parts of two images; 0 where one is empty."""
+    first, second = still.clamp(min=0), guess.clamp(min=0)
+    size = float(first.norm() * second.norm())
+    return float((first * second).sum()) / size if size > 0 else 0.0
+
+
+def place(
+    motion: FoundMotion, moving: Tensor, guess: Tensor, largest_px: float = 15.0
+) -> FoundMotion:
+    """Add the translation that brings what moves, its motion undone, closest to a guess.
+
+    Both are correlated over all translations up to ``largest_px``, all slices together.
+    """
+    found = motion.undo(moving).clamp(min=0)
+    height, width = found.shape[-2:]
+    shape = (2 * height, 2 * width)
+    spectra = (torch.fft.rfft2(image, s=shape) for image in (found, guess.clamp(min=0)))
+    first, second = spectra
+    agreement = torch.fft.irfft2((first.conj() * second).sum(dim=0), s=shape)
+    y, x = (torch.fft.fftfreq(n, 1 / n) for n in shape)
+    is_far = y[:, None] ** 2 + x[None, :] ** 2 > largest_px**2
+    agreement = agreement.masked_fill(is_far.to(agreement.device), -math.inf)
+    if not float(agreement.max()) > 0:
+        return motion
+    row, column = divmod(int(agreement.argmax()), shape[1])
+    y_px = float(y[row]) + _between_samples(agreement[:, column].roll(-row)[[-1, 0, 1]])
+    x_px = float(x[column]) + _between_samples(agreement[row].roll(-column)[[-1, 0, 1]])
+    return motion.translated(-x_px, -y_px)
+
+
+def _between_samples(around: Tensor) -> float:
+    """Place of the top of a parabola through three samples, relative to the middle one."""
+    low, middle, high = around.tolist()
+    bend = low - 2 * middle + high
+    return 0.5 * (low - high) / bend if math.isfinite(bend) and bend < 0 else 0.0
+
+
+def explained_share(moving: Tensor, still: Tensor, motion: FoundMotion) -> float:
+    """Return how much of the energy of what moves the still lesion and the motion explain.
+
+    1 is all of it; 0 and less mean that the pair explains nothing.
+    """
+    total = float((moving**2).sum())
+    if total == 0:
+        return 1.0
+    return 1 - float(((moving - motion.apply(still)) ** 2).sum()) / total
+
+
+def lack_of_peak(images: Tensor) -> Tensor:
+    """Return how far each of images [N, Z, Y, X] is from sharp: minus its peak, plus its dips."""
+    peak = (images.clamp(min=0) ** 4).sum(dim=(1, 2, 3)) ** 0.25
+    dip = (images.clamp(max=0) ** 2).sum(dim=(1, 2, 3)).clamp(min=1e-6) ** 0.5
+    return DIP_WEIGHT * dip - peak

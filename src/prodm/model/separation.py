@@ -1,0 +1,68 @@
+"""What a separator learns: to tell what moves from what lies behind it, and where it rests.
+
+Its network looks at windows of k slices and returns three maps for each slice:
+
+    gate         log-odds that calcium passes here, with its streaks
+    background   the tissue behind it, smooth, in [0, 1] counted from 0 HU
+    still        log-odds that calcium rests here
+
+What moves is then gate x (y - background). Three simple questions are learnt much faster than the
+product that they make up: a regression of what moves leaves every gate half open where
+it is not sure, and half a lesion that stays behind is worse than none. The grain of the image
+need not be known: with the true tissue smoothed over a few pixels, and the gate open where
+calcium shows by more than 20 HU, the phase does nearly as well as with the truth
+(``benchmarks/phase_limits.py``).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prodm.errors import ProdmError
+from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.losses import Batch, Parts
+
+NUM_MAPS = 3
+SHOWS = 20.0 / (HIGH_HU - LOW_HU)  # calcium that passes changes the image by more than this
+RESTS = 60.0 / (HIGH_HU - LOW_HU)  # and calcium at rest by this
+TISSUE = (0.0 - LOW_HU) / (HIGH_HU - LOW_HU)
+SMOOTH_PX = 5
+FILLED = 3.0  # a gate is open where a third of its surroundings show calcium
+BACKGROUND_WEIGHT = 10.0  # the three losses are then of the same size
+STILL_WEIGHT = 10.0
+
+
+def separation_loss(maps: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
+    """Return how wrong the maps [B, 3 k, Y, X] of a batch are, and the parts of it."""
+    if batch.background is None:
+        raise ProdmError("a separator learns from batches that hold the background")
+    gate, background, still = maps.chunk(NUM_MAPS, dim=1)
+    passes = where_calcium_passes(batch.moving, batch.background)
+    rests = (batch.still - batch.background > RESTS).to(maps)
+    gate_loss = functional.binary_cross_entropy_with_logits(gate, passes)
+    away = (background + TISSUE - smoothed(batch.background)).abs()
+    background_loss = (passes * away).sum() / passes.sum().clamp(min=1)
+    still_loss = functional.binary_cross_entropy_with_logits(still, rests)
+    total = gate_loss + BACKGROUND_WEIGHT * background_loss + STILL_WEIGHT * still_loss
+    parts = {"gate": gate_loss, "background": background_loss, "still": still_loss}
+    return total, {name: value.detach() for name, value in parts.items()}
+
+
+def where_calcium_passes(moving: Tensor, background: Tensor) -> Tensor:
+    """Return a soft mask, 0 to 1, of where moving calcium shows."""
+    shows = ((moving - background).abs() > SHOWS).to(moving)
+    return (FILLED * smoothed(shows)).clamp(max=1)
+
+
+def smoothed(image: Tensor) -> Tensor:
+    """Return the mean over a square around each pixel."""
+    return functional.avg_pool2d(
+        image, SMOOTH_PX, stride=1, padding=SMOOTH_PX // 2, count_include_pad=False
+    )
+
+
+def background_and_still(maps: Tensor, y: Tensor) -> Tensor:
+    """Return the image without what moves, and the odds of calcium at rest, [B, 2 k, Y, X]."""
+    gate, background, still = maps.chunk(NUM_MAPS, dim=1)
+    moving = torch.sigmoid(gate) * (y - TISSUE - background)
+    return torch.cat([y - moving, torch.sigmoid(still)], dim=1)

@@ -1,0 +1,109 @@
+"""A motion undone must give the lesion back, in its place, sharp along z too."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from prodm.model.motions import FoundMotion, choose, explained_share, lack_of_peak, place
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+
+SIZE = 64
+
+
+def lesions() -> Tensor:
+    """Two smooth lesions in two of six slices, well inside."""
+    y, x = torch.meshgrid(torch.arange(SIZE) - 32.0, torch.arange(SIZE) - 32.0, indexing="ij")
+    first = 500 * torch.exp(-(x**2 / 8 + (y - 1) ** 2 / 3))
+    second = 300 * torch.exp(-((x - 8) ** 2 / 3 + (y + 6) ** 2 / 5))
+    none = torch.zeros_like(first)
+    return torch.stack([none, none, first, first / 2 + second, none, none])
+
+
+def drift(start_rad: float, z_slices: float | None = None) -> FoundMotion:
+    """A lesion that moves evenly from rest: s jumps where the scan starts."""
+    time = torch.arange(NUM_VIEWS) / NUM_VIEWS
+    theta = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)).float()
+    shift = time * (9 * theta.cos() - 4 * theta.sin())
+    return FoundMotion(shift, start_rad, None if z_slices is None else z_slices * time)
+
+
+def in_a_wide_frame() -> Tensor:
+    """The lesions in so wide an image that next to nothing of their streaks leaves it."""
+    return torch.nn.functional.pad(lesions(), [96] * 4)
+
+
+def error(still: Tensor) -> float:
+    return float((still - lesions()).norm() / lesions().norm())
+
+
+def test_undoing_a_motion_gives_the_still_lesions_back() -> None:
+    motion = drift(0.7)
+    still = motion.undo(motion.apply(in_a_wide_frame()))
+    torch.testing.assert_close(still, in_a_wide_frame(), atol=5.0, rtol=0)  # 1 % of the peak
+
+
+def test_undo_is_the_adjoint_of_apply() -> None:
+    motion = drift(0.3, z_slices=1.3)
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(6, 32, 32, generator=generator) for _ in range(2))
+    left = float((motion.apply(first) * second).sum())
+    assert left == pytest.approx(float((first * motion.undo(second)).sum()), rel=1e-3)
+
+
+def test_refocusing_is_sharp_along_z_where_undoing_blurs() -> None:
+    motion = drift(0.0, z_slices=0.9)
+    moving = motion.apply(lesions())
+    assert error(moving) > 0.6
+    assert error(motion.undo(moving)) > 0.2
+    assert error(motion.refocus(moving)) < 0.12
+    assert float(motion.refocus(moving).min()) >= 0
+
+
+def test_refocusing_without_motion_changes_nothing() -> None:
+    rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
+    torch.testing.assert_close(rest.refocus(lesions()), lesions(), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize(("x_px", "y_px"), [(0.0, 0.0), (3.5, -6.25), (-11.0, 4.0)])
+def test_a_guess_puts_a_lesion_in_its_place(x_px: float, y_px: float) -> None:
+    motion = drift(0.4)
+    placed = place(motion.translated(x_px, y_px), motion.apply(lesions()), lesions().clamp(min=0))
+    torch.testing.assert_close(placed.shift_px, motion.shift_px, atol=0.1, rtol=0)
+
+
+def test_a_guess_of_nothing_moves_nothing() -> None:
+    motion = drift(0.4)
+    assert place(motion, motion.apply(lesions()), torch.zeros_like(lesions())) is motion
+
+
+def test_a_constant_displacement_is_a_translation() -> None:
+    rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.4)
+    moved = rest.translated(5.0, -3.0).apply(lesions())
+    torch.testing.assert_close(moved, lesions().roll((-3, 5), (1, 2)), atol=3.0, rtol=0)
+
+
+def test_the_explained_share_tells_right_from_wrong() -> None:
+    motion = drift(0.0)
+    moving = motion.apply(lesions())
+    still = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
+    assert explained_share(moving, lesions(), motion) == pytest.approx(1, abs=1e-3)
+    assert explained_share(moving, lesions(), still) < 0.6
+    assert explained_share(torch.zeros(1, 8, 8), torch.zeros(1, 8, 8), still) == 1.0
+
+
+def test_the_sharp_image_lacks_least() -> None:
+    motion = drift(0.0)
+    moving = motion.apply(lesions())
+    images = torch.stack([motion.undo(moving), moving])
+    sharp, smeared = lack_of_peak(images).tolist()
+    assert sharp < smeared < 0
+
+
+def test_a_guess_decides_between_motions_that_cost_the_same() -> None:
+    right = drift(0.0)
+    wrong = FoundMotion(-right.shift_px, 0.0)
+    moving = right.apply(lesions())
+    blurred = torch.nn.functional.avg_pool2d(lesions(), 5, stride=1, padding=2)
+    chosen = choose([wrong, right], moving, blurred)
+    assert error(chosen.refocus(moving)) < 0.25
