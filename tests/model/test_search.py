@@ -9,12 +9,12 @@ from prodm.errors import ProdmError
 from prodm.model.motions import FoundMotion
 from prodm.model.search import FAMILIES, Motions, SearchSettings, draw_motions, search
 from prodm.motion.profiles import PROFILES, draw
-from prodm.motion.trajectory import Fixed, Jitter, Oscillation, Piecewise, Translation
+from prodm.motion.trajectory import Jitter, Motion, Oscillation, Piecewise, Translation
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
 SIZE = 64
-MOTIONS = {
+MOTIONS: dict[type, Motion] = {
     Translation: Translation((8.0, -5.0, 0.6)),
     Oscillation: Oscillation((7.0, 2.0, -0.5), phase_rad=0.8),
     Piecewise: Piecewise((6.0, 3.0, 0.4), (-3.0, 7.0, 0.3), 0.35, 0.55),
@@ -31,9 +31,7 @@ def lesions() -> Tensor:
     return torch.stack([none, none, first, first / 2 + second, none, none])
 
 
-def applied(
-    motion: Translation | Oscillation | Piecewise | Jitter | Fixed, start_rad: float = 0.0
-) -> FoundMotion:
+def applied(motion: Motion, start_rad: float = 0.0) -> FoundMotion:
     """A motion of the simulator, in pixels and slices."""
     path = torch.from_numpy(motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)).float()
     theta = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)).float()

@@ -102,7 +102,7 @@ def draw_motions(count: int, start_rad: float | None, generator: torch.Generator
     phase_rad, pause = np.zeros(count), np.tile([1.0, 0.5], (count, 1))
     for n in range(count):
         motion = draw(PROFILES[rng.integers(len(PROFILES))], rng, pixel_spacing_mm=1.0).motion
-        family[n] = FAMILIES.index(type(motion))  # type: ignore[arg-type]
+        family[n] = FAMILIES.index(type(motion))
         match motion:
             case Translation():
                 vectors[n, 0] = motion.amplitude_xyz_mm
@@ -190,7 +190,7 @@ def _improve(seen: Tensor, motions: Motions, settings: SearchSettings) -> tuple[
         displacement = now.displacement()
         lack = lack_of_peak(undone(now.shift(displacement), displacement[..., 2]))
         low, high = AMPLITUDE_RANGE_PX
-        farthest = displacement[..., :2].norm(dim=-1).amax(dim=-1)
+        farthest: Tensor = displacement[..., :2].norm(dim=-1).amax(dim=-1)
         outside = (low - farthest).clamp(min=0) + (farthest - high).clamp(min=0)
         return lack / abs(at_rest) + OUTSIDE_PRICE * outside
 
