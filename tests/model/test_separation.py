@@ -33,7 +33,7 @@ def perfect(data: Batch) -> Tensor:
     passes = where_calcium_passes(data.moving, data.background)
     gate = torch.logit(passes.clamp(1e-5, 1 - 1e-5))
     rests = torch.where(data.still > data.background + 0.06, SURE, -SURE)
-    return torch.cat([gate, smoothed(data.background) - 0.2, rests], dim=1)
+    return torch.cat([gate, smoothed(data.moving - data.background), rests], dim=1)
 
 
 def test_calcium_passes_where_the_image_changes_by_more_than_20_hu() -> None:

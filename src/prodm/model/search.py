@@ -8,7 +8,8 @@ harmonics. Here they are differentiable functions of them, N motions at a time:
 
 A translation has v1 (p1 = 1), a piecewise motion v1 and v2, an oscillation w1, jitter all three w.
 Motions are drawn as the simulator draws them. Those of each family that give the sharpest image
-within the slices are kept, and improved by gradient together with their z parts.
+within the slices are kept, and improved by gradient together with their z parts: first a few,
+then the best of each family.
 
 Unlike s(theta) alone, a family also says where the lesion rests: a drift starts there, an
 oscillation swings about it. Simple families are preferred where they do nearly as well, since
@@ -36,7 +37,7 @@ USES_PAUSE = torch.tensor([0, 0, 1, 0])
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 PADDING = 20
-MOST_SLICES = 8
+MOST_SLICES = 6
 FLAT_SLICES = 3
 BORDER_PX = 4
 FAINT_HU = 10.0
@@ -50,12 +51,13 @@ class SearchSettings:
 
     num_draws: int = 200
     kept_per_family: int = 2
-    num_steps: int = 30
+    num_first_steps: int = 10
+    num_steps: int = 15
     step_px: float = 0.3
     start_rad: float | None = None  # where the scan starts; None where it is not known
 
     def __post_init__(self) -> None:
-        if min(self.num_draws, self.kept_per_family, self.num_steps) < 1:
+        if min(self.num_draws, self.kept_per_family, self.num_first_steps, self.num_steps) < 1:
             raise ProdmError(f"a search needs at least one draw, one kept and one step, got {self}")
 
 
@@ -132,8 +134,10 @@ def search(
         return [rest]
     seen = moving[_box(moving)]
     drawn = draw_motions(settings.num_draws, settings.start_rad, generator)
-    kept = _sharpest(seen, drawn, settings.kept_per_family)
-    motions, costs = _improve(seen, kept, settings)
+    kept = _best_of_families(drawn, _flat_costs(seen, drawn), settings.kept_per_family)
+    kept, costs = _improve(seen, kept, settings.step_px, settings.num_first_steps)
+    kept = _best_of_families(kept, costs, 1)
+    motions, costs = _improve(seen, kept, settings.step_px, settings.num_steps)
     with torch.no_grad():
         displacement = motions.displacement()
         shift = motions.shift(displacement)
@@ -146,8 +150,8 @@ def search(
     return sorted([*found, rest], key=lambda motion: motion.cost)
 
 
-def _sharpest(seen: Tensor, motions: Motions, count: int) -> Motions:
-    """Return the few motions of each family that give the sharpest image within the slices."""
+def _flat_costs(seen: Tensor, motions: Motions) -> Tensor:
+    """Return how far each motion is from a sharp image, within the strongest slices alone."""
     energy = (seen**2).sum(dim=(1, 2))
     flat = seen[energy.argsort(descending=True)[:FLAT_SLICES]]
     costs = []
@@ -156,15 +160,21 @@ def _sharpest(seen: Tensor, motions: Motions, count: int) -> Motions:
             part = motions[slice(first, first + AT_ONCE)]
             turn = phase.turner(flat, NUM_VIEWS, start_rad=_starts(part), padding=PADDING)
             costs.append(lack_of_peak(turn(-part.shift(part.displacement()), None)))
-    cost = torch.cat(costs)
+    return torch.cat(costs)
+
+
+def _best_of_families(motions: Motions, costs: Tensor, count: int) -> Motions:
+    """Return the few motions of each family that cost least."""
     kept: list[int] = []
     for family in range(len(FAMILIES)):
         members = torch.nonzero(motions.family == family).flatten()
-        kept += members[cost[members].argsort()[:count]].tolist()
+        kept += members[costs[members].argsort()[:count]].tolist()
     return motions[kept]
 
 
-def _improve(seen: Tensor, motions: Motions, settings: SearchSettings) -> tuple[Motions, Tensor]:
+def _improve(
+    seen: Tensor, motions: Motions, step_px: float, num_steps: int
+) -> tuple[Motions, Tensor]:
     """Sharpen the image by gradient; return the motions and their costs, rest costing -1."""
     undone = phase.refocuser(seen, NUM_VIEWS, start_rad=_starts(motions), padding=PADDING)
     still = torch.zeros(len(motions.family), NUM_VIEWS)
@@ -174,7 +184,7 @@ def _improve(seen: Tensor, motions: Motions, settings: SearchSettings) -> tuple[
     values = (motions.vectors, motions.phase_rad, motions.pause)
     scales = (torch.tensor([1.0, 1.0, 0.2]), torch.tensor(0.2), torch.tensor(0.03))
     freedom = [torch.zeros_like(value).requires_grad_() for value in values]
-    optimiser = torch.optim.Adam(freedom, lr=settings.step_px)
+    optimiser = torch.optim.Adam(freedom, lr=step_px)
 
     def moved() -> Motions:
         vectors, phase_rad, pause = (
@@ -194,8 +204,8 @@ def _improve(seen: Tensor, motions: Motions, settings: SearchSettings) -> tuple[
         outside = (low - farthest).clamp(min=0) + (farthest - high).clamp(min=0)
         return lack / abs(at_rest) + OUTSIDE_PRICE * outside
 
-    for step in range(settings.num_steps):
-        optimiser.param_groups[0]["lr"] = settings.step_px * (1 - step / settings.num_steps)
+    for step in range(num_steps):
+        optimiser.param_groups[0]["lr"] = step_px * (1 - step / num_steps)
         with torch.enable_grad():
             total = cost(moved()).sum()
         for value, gradient in zip(freedom, torch.autograd.grad(total, freedom), strict=True):

@@ -3,10 +3,11 @@
 Its network looks at windows of k slices and returns three maps for each slice:
 
     gate         log-odds that calcium passes here, with its streaks
-    background   the tissue behind it, smooth, in [0, 1] counted from 0 HU
+    brighter     by how much calcium makes the image brighter here, smoothed, in [0, 1]
     still        log-odds that calcium rests here
 
-What moves is then gate x (y - background). Three simple questions are learnt much faster than the
+The background is the image, smoothed, less what makes it brighter, and what moves is
+gate x (y - background). Three simple questions are learnt much faster than the
 product that they make up: a regression of what moves leaves every gate half open where
 it is not sure, and half a lesion that stays behind is worse than none. The grain of the image
 need not be known: with the true tissue smoothed over a few pixels, and the gate open where
@@ -25,7 +26,6 @@ from prodm.model.losses import Batch, Parts
 NUM_MAPS = 3
 SHOWS = 20.0 / (HIGH_HU - LOW_HU)  # calcium that passes changes the image by more than this
 RESTS = 60.0 / (HIGH_HU - LOW_HU)  # and calcium at rest by this
-TISSUE = (0.0 - LOW_HU) / (HIGH_HU - LOW_HU)
 SMOOTH_PX = 5
 FILLED = 3.0  # a gate is open where a third of its surroundings show calcium
 BACKGROUND_WEIGHT = 10.0  # the three losses are then of the same size
@@ -36,11 +36,11 @@ def separation_loss(maps: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
     """Return how wrong the maps [B, 3 k, Y, X] of a batch are, and the parts of it."""
     if batch.background is None:
         raise ProdmError("a separator learns from batches that hold the background")
-    gate, background, still = maps.chunk(NUM_MAPS, dim=1)
+    gate, brighter, still = maps.chunk(NUM_MAPS, dim=1)
     passes = where_calcium_passes(batch.moving, batch.background)
     rests = (batch.still - batch.background > RESTS).to(maps)
     gate_loss = functional.binary_cross_entropy_with_logits(gate, passes)
-    away = (background + TISSUE - smoothed(batch.background)).abs()
+    away = (brighter - smoothed(batch.moving - batch.background)).abs()
     background_loss = (passes * away).sum() / passes.sum().clamp(min=1)
     still_loss = functional.binary_cross_entropy_with_logits(still, rests)
     total = gate_loss + BACKGROUND_WEIGHT * background_loss + STILL_WEIGHT * still_loss
@@ -63,6 +63,6 @@ def smoothed(image: Tensor) -> Tensor:
 
 def background_and_still(maps: Tensor, y: Tensor) -> Tensor:
     """Return the image without what moves, and the odds of calcium at rest, [B, 2 k, Y, X]."""
-    gate, background, still = maps.chunk(NUM_MAPS, dim=1)
-    moving = torch.sigmoid(gate) * (y - TISSUE - background)
+    gate, brighter, still = maps.chunk(NUM_MAPS, dim=1)
+    moving = torch.sigmoid(gate) * (y - smoothed(y) + brighter)
     return torch.cat([y - moving, torch.sigmoid(still)], dim=1)
