@@ -31,7 +31,8 @@ class Choice:
     cost: float = 1.0
 
 
-BASE = ("model.bridge.noise_scale=0.2",)  # of every row that does not name another m
+# Of every row that does not name another m.
+BASE = ("model.bridge.noise_scale=0.2", "windows.random_start_share=1.0")
 CHOICES = (
     Choice("as in the table's caption"),
     Choice("m = 2", ("model.bridge.noise_scale=2.0",)),

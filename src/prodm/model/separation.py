@@ -27,6 +27,7 @@ NUM_MAPS = 3
 SHOWS = 20.0 / (HIGH_HU - LOW_HU)  # calcium that passes changes the image by more than this
 RESTS = 60.0 / (HIGH_HU - LOW_HU)  # and calcium at rest by this
 SMOOTH_PX = 5
+OPEN = (0.2, 0.5)  # odds at which a gate begins to open, and is open
 FILLED = 3.0  # a gate is open where a third of its surroundings show calcium
 BACKGROUND_WEIGHT = 10.0  # the three losses are then of the same size
 STILL_WEIGHT = 10.0
@@ -61,8 +62,18 @@ def smoothed(image: Tensor) -> Tensor:
     )
 
 
+def opened(gate: Tensor) -> Tensor:
+    """Return how far gates are open, 0 to 1, from their log-odds.
+
+    They open fully where calcium is as likely to pass as not: the faint ends of its streaks
+    are never sure, and what stays behind of them is missing from the lesion.
+    """
+    shut, full = OPEN
+    return ((torch.sigmoid(gate) - shut) / (full - shut)).clamp(0, 1)
+
+
 def background_and_still(maps: Tensor, y: Tensor) -> Tensor:
     """Return the image without what moves, and the odds of calcium at rest, [B, 2 k, Y, X]."""
     gate, brighter, still = maps.chunk(NUM_MAPS, dim=1)
-    moving = torch.sigmoid(gate) * (y - smoothed(y) + brighter)
+    moving = opened(gate) * (y - smoothed(y) + brighter)
     return torch.cat([y - moving, torch.sigmoid(still)], dim=1)
