@@ -5,8 +5,8 @@ neither, but does not know where the calcium was at rest, and fails where its mo
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
     motion     of what moves: a few are found, once per block, and the one that agrees best with
-               a guess of the still calcium is chosen and placed by it; the guess is the mean of
-               x0^ and what the separator takes to be at rest
+               a guess of the still calcium is chosen; the guess is the mean of x0^ and what the
+               separator takes to be at rest
     phased     background + what moves, put back in focus
     x0^        <- (1 - w) x0^ + w phased
 

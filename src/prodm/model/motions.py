@@ -88,13 +88,13 @@ class FoundMotion:
 def choose(motions: Sequence[FoundMotion], moving: Tensor, guess: Tensor) -> FoundMotion:
     """Return the likeliest of motions, given a guess of the still lesion [Z, Y, X].
 
-    Each is also tried at the place that suits the guess best. A motion counts by its cost and
-    by how well what moves, undone, agrees with the guess.
+    A motion counts by its cost and by how well what moves, undone, agrees with the guess.
     """
-    options = [*motions, *(place(motion, moving, guess) for motion in motions)]
-    return min(
-        options, key=lambda motion: motion.cost - AGREEMENT * _agreement(motion.undo(moving), guess)
-    )
+
+    def price(motion: FoundMotion) -> float:
+        return motion.cost - AGREEMENT * _agreement(motion.undo(moving), guess)
+
+    return min(motions, key=price)
 
 
 def _agreement(still: Tensor, guess: Tensor) -> float:

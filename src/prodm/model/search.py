@@ -35,6 +35,7 @@ USES_VECTORS = torch.tensor([[1, 0, 0, 0, 0], [0, 0, 1, 0, 0], [1, 1, 0, 0, 0], 
 USES_PHASE = torch.tensor([0, 1, 0, 1])
 USES_PAUSE = torch.tensor([0, 0, 1, 0])
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
+ANY_START_SHARE = 0.5  # of unknown starts that are drawn anywhere; the others are at 0
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 PADDING = 20
 MOST_SLICES = 6
@@ -116,7 +117,10 @@ def draw_motions(count: int, start_rad: float | None, generator: torch.Generator
             case Jitter():
                 vectors[n, 2:], phase_rad[n] = motion.harmonics_xyz_mm, motion.phase_rad
     vectors[:, :, 2] = 0
-    starts = rng.uniform(0, 2 * np.pi, count) if start_rad is None else np.full(count, start_rad)
+    starts = np.full(count, 0.0 if start_rad is None else start_rad)
+    if start_rad is None:
+        any_start = rng.random(count) < ANY_START_SHARE
+        starts[any_start] = rng.uniform(0, 2 * np.pi, np.count_nonzero(any_start))
     values = (vectors, phase_rad, pause, starts)
     return Motions(torch.from_numpy(family), *(torch.from_numpy(v).float() for v in values))
 
