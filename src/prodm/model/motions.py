@@ -55,8 +55,10 @@ class FoundMotion:
         """Return the image [..., Z, Y, X] without negative values that moves into what was seen.
 
         By least squares: a few projected gradient steps with momentum (FISTA; Beck and
-        Teboulle, 2009). More would fit the noise.
+        Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
         """
+        if not self.shift_px.any():
+            return moving
         still = before = self.undo(moving).clamp(min=0)
         momentum = 1.0
         ahead = still

@@ -61,7 +61,8 @@ class Phased:
         """Share of what moves that the motion of its focused, positive part explains."""
         if self.motion is None:
             return 1.0
-        return explained_share(self.moving_hu, self.motion.refocus(self.moving_hu), self.motion)
+        still = self.motion.refocus(self.moving_hu).clamp(min=0)
+        return explained_share(self.moving_hu, still, self.motion)
 
 
 @dataclass(frozen=True, eq=False)
