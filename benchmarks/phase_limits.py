@@ -92,7 +92,8 @@ def methods(
 
     def guessed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         guess = separation(_hu(patch.moving)).still_hu
-        return choose(search(moving, SEARCH, generator), moving, guess)
+        motions = search(moving, SEARCH, generator)
+        return choose(motions, [one.undo(moving) for one in motions], guess)
 
     def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         return place(found(patch, moving, generator), moving, _still(patch))

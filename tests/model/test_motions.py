@@ -106,5 +106,7 @@ def test_a_guess_decides_between_motions_that_cost_the_same() -> None:
     wrong = FoundMotion(-right.shift_px, 0.0)
     moving = right.apply(lesions())
     blurred = torch.nn.functional.avg_pool2d(lesions(), 5, stride=1, padding=2)
-    chosen = choose([wrong, right], moving, blurred)
+    motions = [wrong, right]
+    chosen = choose(motions, [one.undo(moving) for one in motions], blurred)
+    assert chosen is right
     assert error(chosen.refocus(moving)) < 0.25

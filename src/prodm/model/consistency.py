@@ -16,7 +16,7 @@ the separator sees nothing move stays as it is, whatever the network would paint
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -52,6 +52,8 @@ class Consistency:
     num_slices: int
     wanted: Tensor  # [N * Z], the slices that the network sees
     result_hu: Tensor | None = None  # of the last step [N, Z, Y, X]
+    _undone_of: dict[int, list[Tensor]] = field(default_factory=dict)
+    _phased_by: dict[tuple[int, FoundMotion], tuple[Tensor, float]] = field(default_factory=dict)
 
     def __call__(self, windows: Tensor) -> Tensor:
         """Return estimates [n, k, Y, X] in [0, 1], brought together with the observation.
@@ -75,13 +77,28 @@ class Consistency:
                 results.append(self.blocks_hu[n])
                 continue
             background = self.separation.background_hu[n]
-            moving = self.blocks_hu[n] - background
             guess = (estimate - background + self.separation.still_hu[n]) / 2
-            motion = choose(motions, moving, guess)
+            motion = choose(motions, self._undone(n), guess)
+            phased, share = self._phased(n, motion)
+            results.append((1 - share) * estimate + share * phased)
+        return torch.stack(results)
+
+    def _undone(self, n: int) -> list[Tensor]:
+        """What moves in a block with each of its motions undone; worked out once."""
+        if n not in self._undone_of:
+            moving = self.blocks_hu[n] - self.separation.background_hu[n]
+            self._undone_of[n] = [motion.undo(moving) for motion in self.motions[n]]
+        return self._undone_of[n]
+
+    def _phased(self, n: int, motion: FoundMotion) -> tuple[Tensor, float]:
+        """A block corrected by one of its motions, and how far to trust it; worked out once."""
+        if (n, motion) not in self._phased_by:
+            background = self.separation.background_hu[n]
+            moving = self.blocks_hu[n] - background
             phased = Phased(background + motion.refocus(moving), moving, motion)
             share = trust(phased.explained, TRUSTED)
-            results.append((1 - share) * estimate + share * phased.corrected_hu)
-        return torch.stack(results)
+            self._phased_by[n, motion] = phased.corrected_hu, share
+        return self._phased_by[n, motion]
 
 
 def correct_consistently(

@@ -87,16 +87,17 @@ class FoundMotion:
         return turned
 
 
-def choose(motions: Sequence[FoundMotion], moving: Tensor, guess: Tensor) -> FoundMotion:
+def choose(motions: Sequence[FoundMotion], undone: Sequence[Tensor], guess: Tensor) -> FoundMotion:
     """Return the likeliest of motions, given a guess of the still lesion [Z, Y, X].
 
-    A motion counts by its cost and by how well what moves, undone, agrees with the guess.
+    ``undone`` is what moves with each motion undone. A motion counts by its cost and by how
+    well that agrees with the guess.
     """
-
-    def price(motion: FoundMotion) -> float:
-        return motion.cost - AGREEMENT * _agreement(motion.undo(moving), guess)
-
-    return min(motions, key=price)
+    prices = [
+        motion.cost - AGREEMENT * _agreement(still, guess)
+        for motion, still in zip(motions, undone, strict=True)
+    ]
+    return motions[prices.index(min(prices))]
 
 
 def _agreement(still: Tensor, guess: Tensor) -> float:

@@ -88,7 +88,9 @@ def correct_by_phase(
     if float(moving.max()) < LEAST_MOVING_HU:
         return Phased(block_hu, torch.zeros_like(moving), None)
     motions = search(moving, settings, generator)
-    motion = motions[0] if guess_hu is None else choose(motions, moving, guess_hu)
+    motion = motions[0]
+    if guess_hu is not None:
+        motion = choose(motions, [one.undo(moving) for one in motions], guess_hu)
     return Phased(background_hu + motion.refocus(moving), moving, motion)
 
 
