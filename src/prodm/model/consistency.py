@@ -12,7 +12,8 @@ rigid. So after each network call the estimate x0^ and the observation y are bro
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
 where no motion explains what is seen. Windows of one block share its motion. A block in which
-the separator sees nothing move stays as it is, whatever the network would paint into it.
+the separator sees nothing move, or whose motion is rest, stays as it is, whatever the network
+would paint into it.
 """
 
 from collections.abc import Sequence
@@ -96,7 +97,7 @@ class Consistency:
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
             phased = Phased(background + motion.refocus(moving), moving, motion)
-            share = trust(phased.explained, TRUSTED)
+            share = 1.0 if motion.is_rest else trust(phased.explained, TRUSTED)
             self._phased_by[n, motion] = phased.corrected_hu, share
         return self._phased_by[n, motion]
 

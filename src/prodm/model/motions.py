@@ -51,13 +51,18 @@ class FoundMotion:
         """Return images [..., Z, Y, X] as the motion shows them."""
         return self._turned(still, 1)
 
+    @property
+    def is_rest(self) -> bool:
+        """Whether nothing moves."""
+        return not bool(self.shift_px.any())
+
     def refocus(self, moving: Tensor) -> Tensor:
         """Return the image [..., Z, Y, X] without negative values that moves into what was seen.
 
         By least squares: a few projected gradient steps with momentum (FISTA; Beck and
         Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
         """
-        if not self.shift_px.any():
+        if self.is_rest:
             return moving
         still = before = self.undo(moving).clamp(min=0)
         momentum = 1.0
