@@ -43,28 +43,56 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def as_parameters(motion: Motion) -> Motions:
+    """A motion of the simulator as the search writes it."""
+    vectors, phase_rad, pause = torch.zeros(1, 5, 3), torch.zeros(1), torch.tensor([[1.0, 0.5]])
+    match motion:
+        case Translation():
+            vectors[0, 0] = torch.tensor(motion.amplitude_xyz_mm)
+        case Oscillation():
+            vectors[0, 2] = torch.tensor(motion.amplitude_xyz_mm)
+            phase_rad[0] = motion.phase_rad + np.pi / 2
+        case Piecewise():
+            vectors[0, :2] = torch.tensor([motion.first_xyz_mm, motion.second_xyz_mm])
+            pause[0] = torch.tensor([motion.pause_start, motion.pause_end])
+        case Jitter():
+            vectors[0, 2:] = torch.tensor(motion.harmonics_xyz_mm)
+            phase_rad[0] = motion.phase_rad
+    family = torch.tensor([FAMILIES.index(motion.family)])
+    return Motions(family, vectors, phase_rad, pause, torch.zeros(1))
+
+
 @pytest.mark.parametrize("family", MOTIONS)
 def test_the_families_move_as_the_simulator_does(family: type) -> None:
-    """Every drawn motion, written as parameters, has the path of the trajectory it came from."""
-    rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=seeded())))
-    drawn = draw_motions(60, 0.0, seeded())
-    paths = drawn.displacement()
-    checked = 0
-    for n in range(60):
+    motion = MOTIONS[family]
+    true = motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)
+    np.testing.assert_allclose(as_parameters(motion).displacement()[0], true, atol=1e-4)
+
+
+def test_motions_are_drawn_as_the_simulator_draws_them() -> None:
+    """Share, median and spread of the farthest displacement, family by family."""
+    rng = np.random.default_rng(0)
+    drawn = draw_motions(3000, 0.0, seeded())
+    farthest = drawn.displacement().norm(dim=-1).amax(dim=-1).numpy()
+    simulated: dict[str, list[float]] = {name: [] for name in FAMILIES}
+    for _ in range(3000):
         motion = draw(PROFILES[rng.integers(len(PROFILES))], rng, pixel_spacing_mm=1.0).motion
-        if isinstance(motion, family):
-            true = motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)
-            np.testing.assert_allclose(paths[n, :, :2], true[:, :2], atol=1e-4)
-            checked += 1
-        assert FAMILIES[int(drawn.family[n])] is type(motion)
-    assert checked > 3
+        path = motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)[:, :2]
+        simulated[motion.family].append(float(np.linalg.norm(path, axis=1).max()))
+    for number, name in enumerate(FAMILIES):
+        ours = farthest[drawn.family.numpy() == number]
+        assert len(ours) == pytest.approx(len(simulated[name]), rel=0.15)
+        for share in (0.1, 0.5, 0.9):
+            true = float(np.quantile(simulated[name], share))
+            assert float(np.quantile(ours, share)) == pytest.approx(true, rel=0.12)
 
 
 @pytest.mark.parametrize("family", MOTIONS)
 def test_a_motion_of_each_family_is_found(family: type) -> None:
     motion = applied(MOTIONS[family])
     moving = motion.apply(lesions())
-    found = search(moving, SearchSettings(start_rad=0.0), seeded())[0]
+    hard = SearchSettings(start_rad=0.0, num_draws=1000, kept_per_family=6)
+    found = search(moving, hard, seeded())[0]
     peak = float(lesions().max())
     assert float(moving.max()) < 0.75 * peak
     assert float(found.refocus(moving).max()) > 0.85 * peak

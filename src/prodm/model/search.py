@@ -1,7 +1,7 @@
 """Find a motion among those that the simulator knows, its z part included.
 
-The families of ``prodm.motion`` have few parameters: one or two velocities, or up to three
-harmonics. Here they are differentiable functions of them, N motions at a time:
+The simulator's families (``prodm.motion``) have few parameters: one or two velocities, or up
+to three harmonics. Here they are differentiable functions of them, N motions at a time:
 
     displacement(t) = v1 min(t / p1, 1) + v2 max((t - p2) / (1 - p2), 0)
                       + w1 sin(2 pi t + q) + w2 sin(4 pi t + q) + w3 sin(6 pi t + q)
@@ -17,20 +17,23 @@ the richer ones can imitate them from another place.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prodm.errors import ProdmError
 from prodm.model.motions import FoundMotion, lack_of_peak
-from prodm.motion.profiles import AMPLITUDE_RANGE_PX, PROFILES, draw
-from prodm.motion.trajectory import Jitter, Oscillation, Piecewise, Translation
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
-FAMILIES = (Translation, Oscillation, Piecewise, Jitter)
+FAMILIES = ("translation", "oscillation", "piecewise", "jitter")
+SHARES = np.array([6, 6, 6, 3]) / 21  # of the simulator's profiles
+AMPLITUDE_RANGE_PX = (4.0, 15.0)
+NUM_BANDS = 3  # small, medium, large
+JITTER = 3
 USES_VECTORS = torch.tensor([[1, 0, 0, 0, 0], [0, 0, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
 USES_PHASE = torch.tensor([0, 1, 0, 1])
 USES_PAUSE = torch.tensor([0, 0, 1, 0])
@@ -99,30 +102,47 @@ class Motions:
 
 
 def draw_motions(count: int, start_rad: float | None, generator: torch.Generator) -> Motions:
-    """Draw motions from all profiles, still without a z part."""
+    """Draw motions as the simulator does, still without a z part."""
     rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))
-    family, vectors = np.zeros(count, dtype=np.int64), np.zeros((count, 5, 3))
-    phase_rad, pause = np.zeros(count), np.tile([1.0, 0.5], (count, 1))
-    for n in range(count):
-        motion = draw(PROFILES[rng.integers(len(PROFILES))], rng, pixel_spacing_mm=1.0).motion
-        family[n] = FAMILIES.index(type(motion))
-        match motion:
-            case Translation():
-                vectors[n, 0] = motion.amplitude_xyz_mm
-            case Oscillation():
-                vectors[n, 2], phase_rad[n] = motion.amplitude_xyz_mm, motion.phase_rad + np.pi / 2
-            case Piecewise():
-                vectors[n, :2] = motion.first_xyz_mm, motion.second_xyz_mm
-                pause[n] = motion.pause_start, motion.pause_end
-            case Jitter():
-                vectors[n, 2:], phase_rad[n] = motion.harmonics_xyz_mm, motion.phase_rad
-    vectors[:, :, 2] = 0
+    family = rng.choice(len(FAMILIES), size=count, p=SHARES)
+    low, high = AMPLITUDE_RANGE_PX
+    band = rng.integers(NUM_BANDS, size=(count, 1))
+    amplitude = low + (high - low) * (band + rng.random((count, 5))) / NUM_BANDS
+    vectors = np.zeros((count, 5, 3))
+    shakes = family == JITTER
+    along_x = rng.random((count, 5)) < 0.5
+    along_x[~shakes] = along_x[~shakes, :1]  # harmonics each have an axis, other motions share one
+    vectors[..., :2] = _directions(rng, along_x)
+    amplitude[shakes] = rng.uniform(0.5, 1, (np.count_nonzero(shakes), 5))  # of the harmonics
+    vectors *= amplitude[..., None] * USES_VECTORS.numpy()[family][..., None]
+    phase_rad = rng.uniform(0, 2 * np.pi, count)
+    pause_start = rng.uniform(0.2, 0.5, count)
+    pause = np.stack([pause_start, pause_start + rng.uniform(0.1, 0.3, count)], axis=1)
+    pause[USES_PAUSE.numpy()[family] == 0] = 1.0, 0.5
     starts = np.full(count, 0.0 if start_rad is None else start_rad)
     if start_rad is None:
         any_start = rng.random(count) < ANY_START_SHARE
         starts[any_start] = rng.uniform(0, 2 * np.pi, np.count_nonzero(any_start))
     values = (vectors, phase_rad, pause, starts)
-    return Motions(torch.from_numpy(family), *(torch.from_numpy(v).float() for v in values))
+    drawn = Motions(torch.from_numpy(family), *(torch.from_numpy(v).float() for v in values))
+    farthest = drawn.displacement().norm(dim=-1).amax(dim=-1).numpy()
+    wanted = low + (high - low) * (band[:, 0] + rng.random(count)) / NUM_BANDS
+    vectors[shakes] *= (wanted / farthest)[shakes, None, None]
+    return replace(drawn, vectors=torch.from_numpy(vectors).float())
+
+
+def _directions(rng: np.random.Generator, along_x: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Vectors [..., 2] mainly along x or along y, of unit length with the z part that is left."""
+    shape = along_x.shape
+    main, other, z = (
+        low + (high - low) * rng.random(shape) for low, high in ((2, 4), (0.5, 1.5), (0.3, 1))
+    )
+    x, y = np.where(along_x, main, other), np.where(along_x, other, main)
+    signs = rng.choice([-1.0, 1.0], (*shape, 2))
+    directions: NDArray[np.float64] = (
+        signs * np.stack([x, y], axis=-1) / np.sqrt(main**2 + other**2 + z**2)[..., None]
+    )
+    return directions
 
 
 def search(
