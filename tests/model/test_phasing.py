@@ -1,4 +1,4 @@
-"""Correcting by phase must put calcium back in focus, keep its sum, and invent none."""
+"""Correcting by phase must put calcium back in focus, nearly keep its sum, and invent none."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def tissue() -> Tensor:
 
 def lesion() -> Tensor:
     y, x = torch.meshgrid(torch.arange(64) - 31.0, torch.arange(64) - 33.0, indexing="ij")
-    one = 700 * torch.exp(-(x**2 / 9 + y**2 / 3))
+    one = 700 * torch.exp(-(x**2 / 20 + y**2 / 12))  # wide enough to lie between pixels
     return torch.stack([0 * one, one / 2, one, one / 3, 0 * one])
 
 
@@ -54,16 +54,16 @@ def test_with_the_background_known_the_lesion_comes_back() -> None:
     result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())
     still = tissue() + lesion()
     assert float(moved().max()) < 0.75 * float(still.max())
-    # Between two pixels a sharp peak is lower, and few voxels count.
-    assert float(result.corrected_hu.max()) == pytest.approx(float(still.max()), rel=0.15)
-    assert volume_above_130(result.corrected_hu) == pytest.approx(volume_above_130(still), rel=0.25)
+    assert float(result.corrected_hu.max()) == pytest.approx(float(still.max()), rel=0.1)
+    assert volume_above_130(result.corrected_hu) == pytest.approx(volume_above_130(still), rel=0.1)
     assert result.explained > 0.9
 
 
-def test_the_sum_of_what_moves_is_kept() -> None:
+def test_the_sum_of_what_moves_is_nearly_kept() -> None:
+    """Not exactly: what is refocused has no negative values."""
     result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())
     assert float(result.corrected_hu.sum() - tissue().sum()) == pytest.approx(
-        float(moved().sum() - tissue().sum()), rel=0.1
+        float(moved().sum() - tissue().sum()), rel=0.08
     )
 
 
