@@ -1,6 +1,6 @@
 """What limits the correction by phase: parts of the truth in place of what is estimated.
 
-    python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [-n 40] [--seed 3]
+    python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [--reader WEIGHTS] [-n 40]
 
 Blocks of validation patients, moved by back-projection. The truth is known, so each part of the
 method can be replaced by it: the separation (the background that the simulator kept, as it is or
@@ -17,17 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prodm.correction.correctors import shipped_weights
+from prodm.correction.correctors import load_phase, shipped_weights
 from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
 from prodm.model import HIGH_HU, LOW_HU
-from prodm.model.baselines import Predict, build_predict
-from prodm.model.checkpoint import load_network
 from prodm.model.motions import FoundMotion, choose, place
-from prodm.model.phasing import Separation, correct_by_phase, separate_by_network
+from prodm.model.phasing import Separation, Separator, correct_by_phase, separate_by_network
+from prodm.model.reading import what_shows
 from prodm.model.search import SearchSettings, search
-from prodm.model.separation import smoothed, where_calcium_passes
 from prodm.motion.trajectory import Trajectory
 from prodm.pairs.store import Pairs
 from prodm.physics import phase
@@ -43,19 +41,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--separator", type=Path, default=None)
+    parser.add_argument("--reader", type=Path, default=None)
     parser.add_argument("-n", type=int, default=40)
     parser.add_argument("--seed", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    trained = load_network(arguments.separator or shipped_weights("separator"))
-    predict = build_predict(trained.settings, trained.network)
+    separator = load_phase(
+        arguments.separator or shipped_weights("separator"),
+        arguments.reader or shipped_weights("reader"),
+    ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(
         pairs, "validation", with_calcium=True, count=arguments.n, seed=arguments.seed
     )
     print("| corrected with | Agatston MAE | grade accuracy | Dice loss | best translation | r |")
     print("|---|---|---|---|---|---|")
-    for name, correct in methods(pairs, predict, trained.settings.network.num_slices).items():
+    for name, correct in methods(pairs, separator).items():
         generator = torch.Generator().manual_seed(0)
         outcomes = [_judged(patch, correct(patch, generator)) for patch in patches]
         m = as_metrics(summarise(outcomes))
@@ -67,12 +68,12 @@ def main() -> None:
 
 
 def methods(
-    pairs: Pairs, predict: Predict, num_slices: int
+    pairs: Pairs, separator: Separator
 ) -> dict[str, Callable[[Patch, torch.Generator], Tensor]]:
     """Return the rows of the table."""
 
     def separation(hu: Tensor) -> Separation:
-        seen = separate_by_network(hu[None], predict, num_slices)
+        seen = separate_by_network(hu[None], separator)
         return Separation(seen.background_hu[0], seen.still_hu[0])
 
     def learnt(patch: Patch) -> Tensor:
@@ -82,17 +83,18 @@ def methods(
         return _hu(patch.moving) - _hu(patch.background)
 
     def smooth(patch: Patch) -> Tensor:
-        moving, background = _hu(patch.moving), _hu(patch.background)
         scale = HIGH_HU - LOW_HU
-        gate = where_calcium_passes(moving / scale, background / scale)
-        return gate * (moving - smoothed(background))
+        return scale * what_shows(_hu(patch.moving) / scale, _hu(patch.background) / scale)
+
+    def drawn(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        return search(moving, SEARCH, generator)[0]
 
     def found(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
-        return search(moving, SEARCH, generator)[0]
+        return search(moving, SEARCH, generator, separator.read(moving))[0]
 
     def guessed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         guess = separation(_hu(patch.moving)).still_hu
-        motions = search(moving, SEARCH, generator)
+        motions = search(moving, SEARCH, generator, separator.read(moving))
         return choose(motions, [one.undo(moving) for one in motions], guess)
 
     def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
@@ -118,13 +120,14 @@ def methods(
     def at_rest(patch: Patch, generator: torch.Generator) -> Tensor:
         seen = separation(_hu(patch.still))
         return correct_by_phase(
-            _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu
+            _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu, separator.read
         ).corrected_hu
 
     return {
         "nothing": lambda patch, generator: _hu(patch.moving),
         "`phase-net`": by(learnt, guessed),
         "`phase-net` without the guess": by(learnt, found),
+        "`phase-net` with drawn motions instead of read ones": by(learnt, drawn),
         "`phase-net` at the true place": by(learnt, placed),
         "its separation, the true motion": by(learnt, applied),
         "the true tissue, smoothed; search": by(smooth, found),

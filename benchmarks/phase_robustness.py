@@ -9,7 +9,8 @@ every single result.
     python benchmarks/phase_robustness.py PAIRS --json robustness.json
     python benchmarks/phase_robustness.py PAIRS --blocks 3 --cases reference "fan beam"
 
-    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --only phase-net --json net.json
+    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --reader WEIGHTS \
+        --only phase-net --json net.json
     python benchmarks/phase_robustness.py --show robustness.json net.json
 
 The third form adds one separation to an earlier run; the last shows both without any run.
@@ -76,7 +77,7 @@ Correct = Callable[[Seen, torch.Generator], Phased]
 SEPARATIONS = ("true background", "phase", "phase-net")
 
 
-def corrections(separator: Path | None) -> dict[str, Correct]:
+def corrections(separator: Path | None, reader: Path | None) -> dict[str, Correct]:
     """Return the ways to tell what moves; all that depends on how they are called is here."""
     settings = SearchSettings()  # as correct_hu_by_phase has it
 
@@ -90,18 +91,15 @@ def corrections(separator: Path | None) -> dict[str, Correct]:
     ways: dict[str, Correct] = dict(zip(SEPARATIONS, (known, classical), strict=False))
     if separator is None:
         return ways
-    from prodm.model.baselines import build_predict
-    from prodm.model.checkpoint import load_network
+    from prodm.correction.correctors import load_phase
 
-    trained = load_network(separator)
-    predict = build_predict(trained.settings, trained.network)
-    num_slices = trained.settings.network.num_slices
+    network = load_phase(separator, reader).separator
 
     def learnt(seen: Seen, generator: torch.Generator) -> Phased:
         moving = torch.from_numpy(seen.moving)
-        parts = separate_by_network(moving[None], predict, num_slices)
+        parts = separate_by_network(moving[None], network)
         background, guess = parts.background_hu[0], parts.still_hu[0]
-        return correct_by_phase(moving, background, settings, generator, guess)
+        return correct_by_phase(moving, background, settings, generator, guess, network.read)
 
     return {**ways, SEPARATIONS[-1]: learnt}
 
@@ -253,6 +251,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=12, help="of as many patients as there are")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--separator", type=Path, help="weights of a separator network")
+    parser.add_argument("--reader", type=Path, help="and of a reader of motions")
     parser.add_argument("--json", type=Path, help="write every result here")
     parser.add_argument("--only", nargs="+", choices=SEPARATIONS, help="separations to try")
     parser.add_argument("--show", type=Path, nargs="+", help="show the results of earlier --json")
@@ -262,7 +261,7 @@ def main() -> None:
         results = list(itertools.chain.from_iterable(parts))
     elif arguments.pairs:
         chosen = choose_blocks(Pairs(arguments.pairs), arguments.blocks)
-        ways = corrections(arguments.separator)
+        ways = corrections(arguments.separator, arguments.reader)
         if arguments.only:
             ways = {name: way for name, way in ways.items() if name in arguments.only}
         if not ways:

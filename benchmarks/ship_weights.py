@@ -1,9 +1,9 @@
-"""Put a trained network and its separator into the package, with calibrated intervals.
+"""Put a trained network, its separator and its reader into the package, with their intervals.
 
-    python benchmarks/ship_weights.py --network RUN --separator RUN --pairs PAIRS
+    python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --pairs PAIRS
 
-Both are stored in half precision. How far the interval of a score must reach is learnt from
-validation patients, which neither trained the networks nor test them: the two correct the
+All are stored in half precision. How far the interval of a score must reach is learnt from
+validation patients, which neither trained the networks nor test them: they correct the
 moving blocks of these patients together, several times each, and the errors are kept with the
 weights (``prodm.correction.calibration``).
 """
@@ -24,10 +24,11 @@ WEIGHTS = Path(__file__).parents[1] / "src" / "prodm" / "weights"
 
 
 def main() -> None:
-    """Calibrate and write both files."""
+    """Calibrate and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--separator", type=Path, required=True)
+    parser.add_argument("--reader", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=WEIGHTS)
     parser.add_argument("--samples", type=int, default=8)
@@ -35,16 +36,19 @@ def main() -> None:
     parser.add_argument("--max-patches", type=int, default=150)
     arguments = parser.parse_args()
     arguments.output.mkdir(exist_ok=True)
-    files = [arguments.output / name for name in ("compact.safetensors", "separator.safetensors")]
-    names = ("ProDM compact, trained on phantoms", "separator, trained on phantoms")
-    sources = (arguments.network, arguments.separator)
+    sources = {
+        "compact": (arguments.network, "ProDM compact, trained on phantoms"),
+        "separator": (arguments.separator, "separator, trained on phantoms"),
+        "reader": (arguments.reader, "reader, trained on phantoms"),
+    }
+    files = [arguments.output / f"{name}.safetensors" for name in sources]
     with tempfile.TemporaryDirectory() as scratch:
         halves = [Path(scratch) / file.name for file in files]
-        for run, half, name in zip(sources, halves, names, strict=True):
-            _store(run / "best.safetensors", half, {"name": name})
+        for (run, title), half in zip(sources.values(), halves, strict=True):
+            _store(run / "best.safetensors", half, {"name": title})
         calibration = _calibrate(halves, arguments)
-        _store(halves[0], files[0], {"calibration": calibration})
-        _store(halves[1], files[1], {})
+        for n, (half, file) in enumerate(zip(halves, files, strict=True)):
+            _store(half, file, {} if n else {"calibration": calibration})
     for file in files:
         print(f"{file.name}: {file.stat().st_size / 1e6:.2f} MB")
 
@@ -58,7 +62,7 @@ def _store(source: Path, place: Path, added: dict[str, object]) -> None:
 
 
 def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, list[float]]:
-    method = find_method(f"{halves[0]}+{halves[1]}", num_jumps=arguments.jumps)
+    method = find_method("+".join(map(str, halves)), num_jumps=arguments.jumps)
     pairs = Pairs(arguments.pairs)
     selection = select(pairs, "validation", max_patches=arguments.max_patches, seed=1)
     comparison = compare(selection, [method], num_samples=arguments.samples, seed=1)

@@ -146,9 +146,12 @@ def test_a_method_corrects_whole_scans_too() -> None:
 
 def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     files = {}
-    for kind in ("prodm", "unet", "separator"):
-        small = {"channels": (8, 8), "attention": (False, False), "num_res_blocks": 1}
-        network = NetworkSettings(**small, num_head_channels=8, norm_groups=8, fold=4)  # type: ignore[arg-type]
+    for kind in ("prodm", "unet", "separator", "reader"):
+        num_levels = 4 if kind == "reader" else 2
+        network = NetworkSettings(
+            channels=(8,) * num_levels, attention=(False,) * num_levels, num_res_blocks=1,
+            num_head_channels=8, norm_groups=8, fold=4 if kind != "reader" else 1,
+        )  # fmt: skip
         settings = ModelSettings(method=kind, network=network)
         files[kind] = tmp_path / f"{kind}.safetensors"
         save_checkpoint(files[kind], build_network(settings, 0).state_dict(), settings, {})
@@ -161,6 +164,14 @@ def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     np.testing.assert_allclose(corrected, block, atol=1e-3)
     assert method.calls is not None
     assert method.calls() == 2  # on the one slice on which something stands out
+    with_reader = find_method("+".join(str(files[k]) for k in ("prodm", "separator", "reader")))
+    assert with_reader.name == "prodm + separator + reader"
+    assert with_reader.sha256 != method.sha256
+    phased = find_method(f"{files['separator']}+{files['reader']}")
+    assert not phased.is_random  # where the motion is read, nothing is drawn
+    np.testing.assert_allclose(phased.correct(block, (3.0, 0.5, 0.5), 0), block, atol=1e-3)
+    with pytest.raises(ProdmError, match="holds a prodm and no reader"):
+        find_method(f"{files['separator']}+{files['prodm']}")
     with pytest.raises(ProdmError, match="holds a unet, which does not walk"):
         find_method(f"{files['unet']}+{files['separator']}")
     with pytest.raises(ProdmError, match="holds a prodm and no separator"):

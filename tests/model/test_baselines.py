@@ -22,6 +22,7 @@ from prodm.model.baselines import (
 from prodm.model.bridge import BrownianBridge
 from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
 from prodm.model.network import NetworkSettings, Predicts, num_parameters
+from prodm.model.reading import NUM_ANGLES
 from prodm.model.sampler import SamplingSettings
 from prodm.runs import fill, read_toml
 
@@ -42,7 +43,10 @@ TINY = ModelSettings(
 
 
 def tiny(method: str) -> ModelSettings:
-    return dataclasses.replace(TINY, method=method)
+    if method != "reader":
+        return dataclasses.replace(TINY, method=method)
+    network = dataclasses.replace(TINY.network, channels=(16,) * 4, attention=(False,) * 4)
+    return dataclasses.replace(TINY, method=method, network=network)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -59,7 +63,11 @@ def tiny_set() -> Batch:
     lesions = torch.from_numpy(lesion_neighbourhoods(calcium.numpy(), radius_pixels=4))
     spacing_mm = torch.tensor([[3.0, 0.5, 0.5]]).expand(4, 3)
     background = torch.full_like(still, 0.24)
-    return Batch(still, moving, calcium, lesions, spacing_mm, background)
+    velocity = torch.tensor([[6.0, 2.0, 0.1], [-5.0, 3.0, 0.2], [4.0, -6.0, 0.0], [1.0, 7.0, 0.3]])
+    displacement = torch.linspace(0, 1, 20)[:, None] * velocity[:, None]
+    return Batch(
+        still, moving, calcium, lesions, spacing_mm, background, displacement, torch.zeros(4)
+    )
 
 
 def train(players: tuple[Player, ...], batch: Batch, num_steps: int) -> list[list[float]]:
@@ -121,8 +129,9 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         losses = train(build_players(settings, network, seed=4), batch, num_steps=2)
         prediction = build_predict(settings, network)(batch.moving, seeded(5))
         assert len(prediction) == len(batch.moving)
-        num_images = (1 + METHODS[settings.method].separates) * batch.moving.shape[1]
-        assert prediction.shape == (len(prediction), num_images, *batch.moving.shape[2:])
+        num_images = (2 if method == "separator" else 1) * batch.moving.shape[1]
+        shape = (2, NUM_ANGLES) if method == "reader" else (num_images, *batch.moving.shape[2:])
+        assert prediction.shape[1:] == shape
         assert not prediction.requires_grad
         results.append((losses, prediction))
     assert results[0][0] == results[1][0]
@@ -154,7 +163,9 @@ def test_the_number_of_network_calls_is_the_number_of_jumps(method: str, num_jum
     assert calls == sorted(calls, reverse=True)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "separator"])
+@pytest.mark.parametrize(
+    "method", [name for name in METHODS if name not in ("separator", "reader")]
+)
 def test_the_hook_has_the_last_word(method: str) -> None:
     network = build_network(tiny(method), seed=0)
     predict = build_predict(tiny(method), network, between=lambda x: torch.full_like(x, 0.3))

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from prodm.errors import ProdmError
-from prodm.model.baselines import ModelSettings, build_network, build_predict
+from prodm.model.baselines import AnyNetwork, ModelSettings, build_network, build_predict
 from prodm.model.checkpoint import (
     FORMAT,
     load_network,
@@ -18,7 +18,7 @@ from prodm.model.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
-from prodm.model.network import CorrectionNetwork, NetworkSettings
+from prodm.model.network import NetworkSettings
 
 SETTINGS = ModelSettings(
     network=NetworkSettings(
@@ -33,7 +33,7 @@ SETTINGS = ModelSettings(
 INFO = {"data_sha256": "00ff", "metrics": {"agatston_mae": 9.5}, "num_steps": 120}
 
 
-def trained(settings: ModelSettings = SETTINGS) -> CorrectionNetwork:
+def trained(settings: ModelSettings = SETTINGS) -> AnyNetwork:
     network = build_network(settings, seed=0)
     for parameter in network.parameters():
         if not parameter.any():

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from prodm.model import normalise
-from prodm.model.baselines import ModelSettings, Predict
+from prodm.model.baselines import ModelSettings
 from prodm.model.bridge import BrownianBridge
 from prodm.model.consistency import TRUSTED, correct_consistently
 from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
-from prodm.model.phasing import trust
+from prodm.model.phasing import Separator, trust
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
@@ -49,12 +49,12 @@ def of_seen_slices(image_hu: Tensor, seen_hu: Tensor) -> Tensor:
     return slice_windows((image_hu[None] + 200) / 1000, 3)[wanted]
 
 
-def knows_the_background(behind_hu: Tensor, seen_hu: Tensor) -> tuple[Predict, int]:
+def knows_the_background(behind_hu: Tensor, seen_hu: Tensor) -> Separator:
     def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         behind = of_seen_slices(behind_hu, seen_hu)
         return torch.cat([behind, torch.zeros_like(behind)], dim=1)
 
-    return predict, 3
+    return Separator(predict, 3)
 
 
 def correct(estimate_hu: Tensor, seen_hu: Tensor, behind_hu: Tensor) -> Tensor:

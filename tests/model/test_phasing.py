@@ -8,6 +8,7 @@ from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
     STILL_HU,
     Phased,
+    Separator,
     correct_by_phase,
     correct_without_weights,
     separate_by_network,
@@ -122,7 +123,7 @@ def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     blocks[0, 1, 4:8, 4:8] = 1500  # beyond what networks see
     blocks[0, 2, 0, 0] = -900
     blocks[0, 2, 4:8, 4:8] = 100
-    seen = separate_by_network(blocks, knows_all, num_slices=3)
+    seen = separate_by_network(blocks, Separator(knows_all, 3))
     assert float(seen.background_hu[0, 1, 5, 5]) == pytest.approx(40, abs=0.1)
     assert float(seen.background_hu[0, 2, 0, 0]) == pytest.approx(40 - 700, abs=0.1)
     assert seen.still_hu.shape == blocks.shape

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
+from prodm.model.families import FAMILIES, Motions, draw_motions
 from prodm.model.motions import FoundMotion
-from prodm.model.search import FAMILIES, Motions, SearchSettings, draw_motions, search
+from prodm.model.reading import true_path
+from prodm.model.search import SearchSettings, search
 from prodm.motion.profiles import PROFILES, draw
 from prodm.motion.trajectory import Jitter, Motion, Oscillation, Piecewise, Translation
 from prodm.physics import phase
@@ -117,6 +119,18 @@ def test_a_motion_is_found_where_the_start_is_not_known() -> None:
     peak = float(lesions().max())
     assert float(moving.max()) < 0.75 * peak
     assert float(found.refocus(moving).max()) > 0.85 * peak
+
+
+@pytest.mark.parametrize("family", MOTIONS)
+def test_a_motion_is_found_from_a_path_that_is_roughly_right(family: type) -> None:
+    motion = MOTIONS[family]
+    displacement = torch.from_numpy(motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)).float()[None]
+    path = true_path(displacement, torch.zeros(1))[0]
+    moving = applied(motion).apply(lesions())
+    read = path + 0.5 * torch.sin(torch.arange(path.shape[1]))
+    first, again = (search(moving, SearchSettings(), seeded(seed), read)[0] for seed in (0, 1))
+    assert torch.equal(first.shift_px, again.shift_px)  # nothing is drawn
+    assert float(first.refocus(moving).max()) > 0.85 * float(lesions().max())
 
 
 def test_still_lesions_stay() -> None:

@@ -14,6 +14,7 @@ from prodm.model.separation import (
     smoothed,
     where_calcium_passes,
 )
+from prodm.physics import phase
 
 SURE = 12.0  # log-odds
 
@@ -84,3 +85,32 @@ def test_a_batch_without_background_is_refused() -> None:
     data = dataclasses.replace(batch(), background=None)
     with pytest.raises(ProdmError, match="hold the background"):
         separation_loss(perfect(batch()), data)
+
+
+def test_what_is_seen_is_judged_once_it_is_in_focus() -> None:
+    """A tenth of a lesion that stays behind all along its way counts at the place of the lesion."""
+    torch.manual_seed(0)
+    background = torch.full((1, 1, 64, 64), 0.24)
+    excess = torch.zeros_like(background)
+    excess[..., 30:34, 30:34] = 0.4
+    time = torch.arange(90)[:, None] / 90
+    displacement = (time * torch.tensor([9.0, -5.0, 0.0]))[None]
+    start = torch.tensor([0.4])
+    moving = background + phase.move(excess, displacement, start_rad=start, padding=32)
+    calcium = excess > 0
+    data = Batch(
+        background + excess, moving, calcium, calcium.long(), torch.ones(1, 3), background,
+        displacement, start,
+    )  # fmt: skip
+    right = perfect(data)
+    _, parts = separation_loss(right, data)
+    lacking = right.clone()
+    lacking[:, 1] *= 0.8
+    _, fewer = separation_loss(lacking, data)
+    assert float(fewer["refocused"]) > 2 * float(parts["refocused"])
+    elsewhere = dataclasses.replace(data, displacement=-displacement)
+    assert float(separation_loss(right, elsewhere)[1]["refocused"]) != float(parts["refocused"])
+    invented = right.clone()
+    invented[:, 0, 5:12, 5:12] = SURE
+    invented[:, 1, 5:12, 5:12] = 0.5
+    assert float(separation_loss(invented, data)[1]["refocused"]) > float(parts["refocused"])

@@ -11,6 +11,7 @@ from prodm.anatomy.phantom import PhantomSettings
 from prodm.anatomy.plaques import PlaqueSettings
 from prodm.model.baselines import (
     METHODS,
+    AnyNetwork,
     ModelSettings,
     build_network,
     build_players,
@@ -19,7 +20,7 @@ from prodm.model.baselines import (
 from prodm.model.bridge import BrownianBridge
 from prodm.model.checkpoint import load_network
 from prodm.model.losses import LossSettings
-from prodm.model.network import CorrectionNetwork, NetworkSettings
+from prodm.model.network import NetworkSettings
 from prodm.pairs.build import BuildSettings, build
 from prodm.pairs.sources import phantom_sources
 from prodm.pairs.store import Pairs
@@ -52,7 +53,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     return Pairs(folder)
 
 
-def training_error(settings: TrainingSettings, network: CorrectionNetwork, pairs: Pairs) -> float:
+def training_error(settings: TrainingSettings, network: AnyNetwork, pairs: Pairs) -> float:
     """The loss on what was learnt.
 
     For the GAN, whose loss is a game, and the separator, whose loss is mostly that of telling

@@ -82,11 +82,10 @@ def _measure(
         clocks = [_Timed(corrector.predict)]
         corrector = replace(corrector, predict=clocks[0])
     else:
-        (settings, network), (predict, num_slices) = corrector.model, corrector.separator
-        clocks = [_Timed(network), _Timed(predict)]
-        corrector = replace(
-            corrector, model=(settings, clocks[0]), separator=(clocks[1], num_slices)
-        )
+        settings, network = corrector.model
+        clocks = [_Timed(network), _Timed(corrector.separator.predict)]
+        separator = replace(corrector.separator, predict=clocks[1])
+        corrector = replace(corrector, model=(settings, clocks[0]), separator=separator)
     volume, region = made_up_scan()
     base_mib = _peak_mib()
     started = time.perf_counter()

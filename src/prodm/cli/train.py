@@ -65,8 +65,8 @@ def train(
 ) -> None:
     """Train a correction on pairs.
 
-    SETTINGS is a TOML file, or one of the names that ship with prodm: compact, paper. On several
-    GPUs start it with torchrun.
+    SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
+    reader, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
@@ -91,7 +91,7 @@ def train(
         pairs,
         count=validation_patches,
         num_jumps=settings.validation_jumps,
-        separates=settings.model.method == "separator",
+        method=settings.model.method,
     )
     open_run(output, settings, pairs, resume=resume)
     before = uncorrected(pairs, count=validation_patches)

@@ -91,12 +91,12 @@ class Identity:
 class PhaseCorrector:
     """Finds the motion of each block and undoes it, with a trained separator or without weights."""
 
-    separator: Any = None  # (prodm.model.baselines.Predict, number of slices), or None
+    separator: Any = None  # a prodm.model.phasing.Separator, or None
     name: str = "phase"
     sha256: str | None = None
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
-    draws: bool = True  # the search starts at random
+    draws: bool = True  # the search starts at random, where there is no reader
     max_blocks: int = 8
     calibration: Calibration | None = None
 
@@ -162,7 +162,7 @@ class ConsistentCorrector:
     """A network that walks, held to the phase between its calls (``prodm.model.consistency``)."""
 
     model: Any  # (prodm.model.baselines.ModelSettings, network)
-    separator: Any  # (prodm.model.baselines.Predict, number of slices)
+    separator: Any  # a prodm.model.phasing.Separator
     num_slices: int
     name: str
     sha256: str | None
@@ -182,35 +182,64 @@ class ConsistentCorrector:
         )
 
 
-def load_consistent(weights: Path, separator: Path) -> ConsistentCorrector:
-    """Return the corrector of a network that walks and a separator, or refuse them by name."""
+def load_consistent(
+    weights: Path, separator: Path, reader: Path | None = None
+) -> ConsistentCorrector:
+    """Return the corrector of a network that walks and a separator, or refuse them by name.
+
+    With a ``reader`` the search for motions starts from what it reads.
+    """
     from prodm.model.baselines import METHODS as TRAINED
-    from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
 
-    walking, separating = load_network(weights), load_network(separator)
+    walking, phased = load_network(weights), load_phase(separator, reader)
     method = walking.settings.method
-    if not TRAINED[method].takes_state:
+    if not TRAINED[method].walks:
         raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
-    if separating.settings.method != "separator":
-        raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
-    for one, file in ((walking, weights), (separating, separator)):
-        _check_size(one, file.name)
-    predict = build_predict(separating.settings, separating.network)
+    _check_size(walking, weights.name)
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        separator=(predict, separating.settings.network.num_slices),
-        num_slices=max(one.settings.network.num_slices for one in (walking, separating)),
+        separator=phased.separator,
+        num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
-        sha256=_both(walking.sha256, separating.sha256),
+        sha256=_all_of(walking.sha256, phased.sha256),
         known=_known_spacing(walking.info, weights.name),
         calibration=read_calibration(walking.info, "scan", weights.name),
     )
 
 
-def _both(first: str, second: str) -> str:
-    """One hash for two files."""
-    return hashlib.sha256(f"{first}{second}".encode()).hexdigest()
+def load_phase(separator: Path, reader: Path | None = None) -> PhaseCorrector:
+    """Return the corrector by phase of a separator and, where there is one, a reader."""
+    from prodm.model.baselines import build_predict
+    from prodm.model.checkpoint import load_network
+    from prodm.model.phasing import Separator
+
+    separating = load_network(separator)
+    if separating.settings.method != "separator":
+        raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
+    _check_size(separating, separator.name)
+    sha256, read = separating.sha256, None
+    if reader is not None:
+        reading = load_network(reader)
+        if reading.settings.method != "reader":
+            raise ProdmError(f"{reader} holds a {reading.settings.method} and no reader")
+        predict = build_predict(reading.settings, reading.network)
+        read = (predict, reading.settings.network.num_slices)
+        sha256 = _all_of(sha256, reading.sha256)
+    num_slices = separating.settings.network.num_slices
+    return PhaseCorrector(
+        Separator(build_predict(separating.settings, separating.network), num_slices, read),
+        str(separating.info.get("name") or f"phase-net, {separator.stem}"),
+        sha256,
+        num_slices,
+        _known_spacing(separating.info, separator.name),
+        draws=read is None,
+    )
+
+
+def _all_of(*sha256: str | None) -> str:
+    """One hash for several files."""
+    return hashlib.sha256("".join(str(one) for one in sha256).encode()).hexdigest()
 
 
 def _check_size(trained: "Trained", file_name: str) -> None:
@@ -228,7 +257,10 @@ def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
     """Return the corrector of a weights file, or refuse the file by what does not fit."""
     from prodm.model.checkpoint import load_network
 
-    return as_corrector(load_network(weights), weights.stem, device=device)
+    trained = load_network(weights)
+    if trained.settings.method == "separator":
+        return load_phase(weights)
+    return as_corrector(trained, weights.stem, device=device)
 
 
 def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> Corrector:
@@ -237,14 +269,8 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method == "separator":
-        return PhaseCorrector(
-            (build_predict(settings, trained.network), settings.network.num_slices),
-            str(trained.info.get("name") or f"phase-net, {file_name}"),
-            trained.sha256,
-            settings.network.num_slices,
-            _known_spacing(trained.info, file_name),
-        )
+    if settings.method in ("separator", "reader"):
+        raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
         draws = draws and settings.sampling.fresh_noise and settings.bridge.noise_scale > 0
@@ -299,14 +325,12 @@ def _from_weights(weights: Path | None) -> Corrector:
 
 
 def _prodm(weights: Path | None) -> Corrector:
-    return load_consistent(weights or shipped_weights(), shipped_weights("separator"))
+    parts = shipped_weights("separator"), shipped_weights("reader")
+    return load_consistent(weights or shipped_weights(), *parts)
 
 
 def _phase_net(weights: Path | None) -> Corrector:
-    corrector = load_corrector(weights or shipped_weights("separator"))
-    if not isinstance(corrector, PhaseCorrector):
-        raise ProdmError(f"{weights} is no separator, which --method phase-net needs")
-    return corrector
+    return load_phase(weights or shipped_weights("separator"), shipped_weights("reader"))
 
 
 def _identity(weights: Path | None) -> Corrector:

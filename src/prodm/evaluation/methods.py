@@ -4,8 +4,9 @@ A method corrects blocks. Where it comes from is one of
 
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
-    A+B               a network that walks and a separator, each a folder or file as above: the
-                      walk with the consistency step (``prodm.model.consistency``)
+    A+B, A+B+C        a network that walks, a separator and a reader, each a folder or file as
+                      above: the walk with the consistency step (``prodm.model.consistency``)
+    B+C               a separator and a reader: the correction by phase alone
     a name            a method without weights, one of ``BY_NAME``
     module:function   somebody else's Python function, with this protocol
 
@@ -95,11 +96,11 @@ def find_method(source: str, *, num_jumps: int | None = None, name: str | None =
     weights = _weights(source)
     if weights is not None:
         return _trained(weights, name or _short(source), source, num_jumps)
-    walking, plus, separator = source.rpartition("+")
-    files = _weights(walking), _weights(separator)
-    if plus and files[0] is not None and files[1] is not None:
-        both = name or f"{_short(walking)} + {_short(separator)}"
-        return _consistent(files[0], files[1], both, source, num_jumps)
+    parts = source.split("+")
+    files = [file for file in map(_weights, parts) if file is not None]
+    if 2 <= len(files) == len(parts) <= 3:
+        together = name or " + ".join(_short(part) for part in parts)
+        return _together(files, together, source, num_jumps)
     raise ProdmError(
         f"{source} is neither a run folder, nor a weights file, nor one of the methods "
         f"{', '.join(BY_NAME)}"
@@ -204,7 +205,7 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     from prodm.evaluation.validation import correct_hu
     from prodm.model.baselines import METHODS, build_predict
     from prodm.model.checkpoint import load_network
-    from prodm.model.phasing import correct_hu_by_phase
+    from prodm.model.phasing import Separator, correct_hu_by_phase
 
     trained = load_network(weights)
     network = _Counted(trained.network)
@@ -214,10 +215,10 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         num_slices = settings.network.num_slices
         if settings.method == "separator":
-            return correct_hu_by_phase(blocks, (predict, num_slices), seed=seed)
+            return correct_hu_by_phase(blocks, Separator(predict, num_slices), seed=seed)
         return correct_hu(predict, blocks, num_slices, num_jumps=num_jumps, seed=seed)
 
-    walks = METHODS[settings.method].takes_state
+    walks = METHODS[settings.method].walks
     return Method(
         name=name,
         correct=correct,
@@ -236,13 +237,39 @@ def _calibration(info: dict[str, Any], source: str) -> dict[str, Calibration]:
     return {level: calibration for level, calibration in read.items() if calibration is not None}
 
 
-def _consistent(
-    weights: Path, separator: Path, name: str, source: str, num_jumps: int | None
-) -> Method:
+def _together(files: list[Path], name: str, source: str, num_jumps: int | None) -> Method:
+    """Return the method of a separator with what comes before and after it."""
+    from prodm.model.checkpoint import load_network
+
+    if load_network(files[0]).settings.method == "separator":
+        return _phased(files, name, source)
+    return _consistent(files, name, source, num_jumps)
+
+
+def _phased(files: list[Path], name: str, source: str) -> Method:
+    from prodm.correction.correctors import load_phase
+
+    corrector = load_phase(*files)
+
+    def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        return corrector(blocks, spacing_mm, steps=None, seed=seed)
+
+    return Method(
+        name=name,
+        correct=correct,
+        kind="separator",
+        source=source,
+        sha256=corrector.sha256,
+        is_random=corrector.draws,
+        info={"num_slices": corrector.num_slices},
+    )
+
+
+def _consistent(files: list[Path], name: str, source: str, num_jumps: int | None) -> Method:
     from prodm.correction.correctors import load_consistent
     from prodm.model.checkpoint import load_info
 
-    corrector = load_consistent(weights, separator)
+    corrector = load_consistent(*files)
     counted = _Counted(corrector.model[1])
     corrector = replace(corrector, model=(corrector.model[0], counted))
 
@@ -259,7 +286,7 @@ def _consistent(
         is_random=True,
         calls=lambda: counted.count,
         info={"num_slices": settings.network.num_slices},
-        calibration=_calibration(load_info(weights), source),
+        calibration=_calibration(load_info(files[0]), source),
     )
 
 

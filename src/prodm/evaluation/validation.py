@@ -6,33 +6,53 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prodm.evaluation.metrics import Summary, summarise
-from prodm.evaluation.patches import correct_and_judge, load_patches
-from prodm.model import normalise, to_hu
+from prodm.evaluation.metrics import Outcome, Summary, judge, measure, summarise
+from prodm.evaluation.patches import Patch, correct_and_judge, load_patches
+from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.phasing import correct_hu_by_phase
+from prodm.model.motions import FoundMotion
+from prodm.model.phasing import Separator, correct_hu_by_phase
+from prodm.model.reading import read_path, what_shows
 from prodm.model.sampler import correct_blocks
 from prodm.pairs.store import Pairs
 
 
 def validator(
-    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0, separates: bool = False
+    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0, method: str = "prodm"
 ) -> Callable[[Predict, int], dict[str, float]]:
     """Return the function that training calls to measure its network.
 
-    A network that ``separates`` is measured by the correction by phase that it makes possible.
+    A separator is measured by the correction by phase that it makes possible, and a reader by
+    the correction that undoes the motions it reads, where what moves is known.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
     def validate(predict: Predict, num_slices: int) -> dict[str, float]:
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
-            if separates:
-                return correct_hu_by_phase(moving_hu, (predict, num_slices), seed=seed)
+            if method == "separator":
+                return correct_hu_by_phase(moving_hu, Separator(predict, num_slices), seed=seed)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
-        return as_metrics(summarise(correct_and_judge(patches, correct)))
+        if method == "reader":
+            outcomes = [_judge_reading(patch, predict, num_slices) for patch in patches]
+        else:
+            outcomes = correct_and_judge(patches, correct)
+        return as_metrics(summarise(outcomes))
 
     return validate
+
+
+def _judge_reading(patch: Patch, predict: Predict, num_slices: int) -> Outcome:
+    """Judge a patch whose motion was read off what moves, which is known here."""
+    moving, background = (
+        torch.from_numpy(image.astype(np.float32)) for image in (patch.moving, patch.background)
+    )
+    scale = HIGH_HU - LOW_HU
+    seen = what_shows(moving / scale, background / scale) * scale
+    motion = FoundMotion.from_path(read_path(seen, predict, num_slices))
+    corrected = moving - seen + motion.refocus(seen)
+    truth = measure(patch.still, patch.background, patch.row.spacing_mm)
+    return judge(corrected.numpy(), truth)
 
 
 def uncorrected(pairs: Pairs, *, count: int, seed: int = 0) -> dict[str, float]:

@@ -16,8 +16,9 @@ channels than a window has noise values at each place, and cannot pass the noise
                   adversarial + 100 x mean absolute error
     unet          plain regression: mean squared error of y - F(y)
     separator     tells what moves, with all its streaks, and where it rests
-                  (``prodm.model.separation``). It corrects nothing by itself;
-                  ``prodm.model.phasing`` does.
+                  (``prodm.model.separation``)
+    reader        tells how it moves (``prodm.model.reading``). These two correct nothing by
+                  themselves; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -32,6 +33,7 @@ must be zeroed right before each ``backward``, as the loss of one may touch anot
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -42,8 +44,11 @@ from prodm.errors import ProdmError
 from prodm.model.bridge import BrownianBridge
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
+from prodm.model.reading import MotionReader, reading_loss, what_shows
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
+
+AnyNetwork = CorrectionNetwork | MotionReader
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class Predict(Protocol):
     ) -> Tensor:
         """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``.
 
-        A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest.
+        A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
+        reader is given what moves, and returns its paths (``prodm.model.reading``).
         """
         ...
 
@@ -104,19 +110,14 @@ class Player(nn.Module):
         return self.loss(self.network, batch, generator)
 
 
-def build_network(settings: ModelSettings, seed: int) -> CorrectionNetwork:
+def build_network(settings: ModelSettings, seed: int) -> AnyNetwork:
     """Return the untrained network of a method; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        method = METHODS[settings.method]
-        return CorrectionNetwork(
-            settings.network, takes_state=method.takes_state, separates=method.separates
-        )
+        return METHODS[settings.method].network(settings.network)
 
 
-def build_players(
-    settings: ModelSettings, network: CorrectionNetwork, seed: int
-) -> tuple[Player, ...]:
+def build_players(settings: ModelSettings, network: AnyNetwork, seed: int) -> tuple[Player, ...]:
     """Return the players that train ``network``, the first, by the method of the settings."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -167,7 +168,7 @@ class Request:
     between: Between
 
 
-def bridge_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+def bridge_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
     """Algorithm 2 of the paper: a random step of the bridge, and the error of x0^ there."""
     bridge = settings.bridge
 
@@ -193,7 +194,7 @@ def bridge_predict(settings: ModelSettings, network: Network, request: Request) 
     )
 
 
-def regression_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+def regression_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
     """Plain regression of x0 from y."""
 
     def loss(network: nn.Module, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
@@ -203,7 +204,7 @@ def regression_players(settings: ModelSettings, network: CorrectionNetwork) -> t
     return (Player("network", network, loss),)
 
 
-def separator_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+def separator_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
     """Where calcium passes, what lies behind it, and where it rests."""
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
@@ -222,7 +223,7 @@ def regression_predict(settings: ModelSettings, network: Network, request: Reque
     return request.between(_regress(network, request.y))
 
 
-def gan_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+def gan_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
     """A corrector that must also deceive a discriminator of patches."""
     from monai.networks.nets import PatchDiscriminator  # late: the import takes seconds
 
@@ -257,7 +258,7 @@ def gan_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Pl
     return Player("network", network, corrector_loss), Player("discriminator", judge, judge_loss)
 
 
-def ddpm_players(settings: ModelSettings, network: CorrectionNetwork) -> tuple[Player, ...]:
+def ddpm_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
     """Predict the still image under noise, or the noise, given the moving one."""
     from monai.networks.schedulers import DDPMScheduler
 
@@ -311,24 +312,43 @@ def ddpm_predict(settings: ModelSettings, network: Network, request: Request) ->
     return estimate
 
 
+def reader_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
+    """How calcium moved, given what moves."""
+
+    def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
+        if batch.background is None:
+            raise ProdmError("a reader learns from batches that hold the background")
+        seen = what_shows(batch.moving, batch.background)
+        return reading_loss(_call_once(network, seen), batch)
+
+    return (Player("network", network, loss),)
+
+
+def reader_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
+    """Return the paths of what moves, ``request.y``."""
+    return _call_once(network, request.y)
+
+
 @dataclass(frozen=True)
 class Method:
     """How a method is trained and used."""
 
-    takes_state: bool
-    players: Callable[[ModelSettings, CorrectionNetwork], tuple[Player, ...]]
+    network: Callable[[NetworkSettings], AnyNetwork]
+    players: Callable[[ModelSettings, AnyNetwork], tuple[Player, ...]]
     predict: Callable[[ModelSettings, Network, Request], Tensor]
-    separates: bool = False  # whether the network returns the maps of a separator
+    walks: bool = False  # from y, or from noise, in several calls of the network
 
 
+_ONE_CALL = partial(CorrectionNetwork, takes_state=False)
 METHODS: dict[str, Method] = {
-    "prodm": Method(True, bridge_players, bridge_predict),
-    "prodm-paper": Method(True, bridge_players, bridge_predict),
-    "bbdm": Method(True, bridge_players, bridge_predict),
-    "ddpm": Method(True, ddpm_players, ddpm_predict),
-    "cgan": Method(False, gan_players, regression_predict),
-    "unet": Method(False, regression_players, regression_predict),
-    "separator": Method(False, separator_players, separator_predict, separates=True),
+    "prodm": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
+    "prodm-paper": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
+    "bbdm": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
+    "ddpm": Method(CorrectionNetwork, ddpm_players, ddpm_predict, walks=True),
+    "cgan": Method(_ONE_CALL, gan_players, regression_predict),
+    "unet": Method(_ONE_CALL, regression_players, regression_predict),
+    "separator": Method(partial(_ONE_CALL, separates=True), separator_players, separator_predict),
+    "reader": Method(MotionReader, reader_players, reader_predict),
 }
 
 

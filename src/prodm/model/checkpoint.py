@@ -20,8 +20,7 @@ from torch import Tensor
 
 from prodm import runs
 from prodm.errors import ProdmError
-from prodm.model.baselines import ModelSettings, build_network
-from prodm.model.network import CorrectionNetwork
+from prodm.model.baselines import AnyNetwork, ModelSettings, build_network
 
 FORMAT = "prodm network 1"
 
@@ -30,7 +29,7 @@ FORMAT = "prodm network 1"
 class Trained:
     """A network from disk, in fp32, ready for use."""
 
-    network: CorrectionNetwork
+    network: AnyNetwork
     settings: ModelSettings
     info: dict[str, Any]
     sha256: str

@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prodm.model import HIGH_HU, LOW_HU, normalise
-from prodm.model.baselines import ModelSettings, Predict, build_predict
+from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.motions import FoundMotion, choose
 from prodm.model.network import Network
 from prodm.model.phasing import (
     LEAST_MOVING_HU,
     Phased,
     Separation,
+    Separator,
     separate_by_network,
     trust,
 )
@@ -105,7 +106,7 @@ class Consistency:
 def correct_consistently(
     blocks_hu: NDArray[np.float32],
     model: tuple[ModelSettings, Network],
-    separator: tuple[Predict, int],
+    separator: Separator,
     *,
     seed: int,
     num_jumps: int | None = None,
@@ -113,17 +114,16 @@ def correct_consistently(
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
 
-    ``model`` is a trained network that walks, with its settings; ``separator`` a trained one and
-    its number of slices.
+    ``model`` is a trained network that walks, with its settings.
     """
     search = SearchSettings() if search is None else search
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
     for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        separation = separate_by_network(blocks, *separator)
+        separation = separate_by_network(blocks, separator)
         motions = [
-            search_motion(moving, search, generator)
+            search_motion(moving, search, generator, separator.read(moving))
             if float(moving.max()) >= LEAST_MOVING_HU
             else []
             for moving in blocks - separation.background_hu

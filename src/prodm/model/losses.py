@@ -47,6 +47,8 @@ class Batch:
     ``still`` and ``moving`` are [B, k, Y, X] in [0, 1], ``calcium`` is the still calcium (bool) and
     ``lesions`` its ``lesion_neighbourhoods`` (int), ``spacing_mm`` is [B, 3] as (z, y, x).
     ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
+    ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
+    over 180 degrees, and ``start_rad`` [B] its first angle, where they are known.
     """
 
     still: Tensor
@@ -55,6 +57,8 @@ class Batch:
     lesions: Tensor
     spacing_mm: Tensor
     background: Tensor | None = None
+    displacement: Tensor | None = None
+    start_rad: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

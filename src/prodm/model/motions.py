@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -27,6 +28,7 @@ from prodm.physics.fitting import NUM_VIEWS
 PADDING = 32
 NUM_FITTED = 5  # steps of ``refocus``
 FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
+CALCIUM_HU = 80.0  # once in focus; what has no such pixel beside it is grain, its bright half
 AGREEMENT = 0.3  # what full agreement with a guess is worth, as a share of the peak at rest
 DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, more keeps it moving
 
@@ -42,6 +44,12 @@ class FoundMotion:
     start_rad: float
     slice_shift: Tensor | None = None  # [M]
     cost: float = 0.0  # the less, the likelier; of motions of the same image
+
+    @classmethod
+    def from_path(cls, path: Tensor) -> "FoundMotion":
+        """Return the motion of a path [2, N]: s and z at N angles over 180 degrees, from 0 on."""
+        shift_px, slice_shift = _at_views(path)
+        return cls(shift_px, 0.0, slice_shift)
 
     def undo(self, moving: Tensor) -> Tensor:
         """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
@@ -61,6 +69,7 @@ class FoundMotion:
 
         By least squares: a few projected gradient steps with momentum (FISTA; Beck and
         Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
+        In HU: what is neither calcium nor beside it (``CALCIUM_HU``) is left out.
         """
         if self.is_rest:
             return moving
@@ -73,7 +82,8 @@ class FoundMotion:
             next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = still + (momentum - 1) / next_momentum * (still - before)
             momentum = next_momentum
-        return still
+        beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
+        return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
 
     def translated(self, x_px: float, y_px: float) -> "FoundMotion":
         """Return the motion with a constant displacement added."""
@@ -90,6 +100,15 @@ class FoundMotion:
             image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=PADDING
         )
         return turned
+
+
+def _at_views(path: Tensor) -> Tensor:
+    """Samples [2, N] at N equal steps over 180 degrees, as [2, NUM_VIEWS], linear in between."""
+    num_samples = path.shape[-1]
+    position = torch.arange(NUM_VIEWS) * (num_samples / NUM_VIEWS)
+    lower = position.floor().clamp(max=num_samples - 2).long()
+    below, above = path[:, lower], path[:, lower + 1]
+    return below + (above - below) * (position - lower).to(path)
 
 
 def choose(motions: Sequence[FoundMotion], undone: Sequence[Tensor], guess: Tensor) -> FoundMotion:

@@ -18,6 +18,7 @@ Without a guess the lesion stays at the centre of what was observed, because a t
 shows in no image of what moves; only the anatomy around it tells.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.motions import FoundMotion, choose, explained_share
+from prodm.model.reading import read_path
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
 
@@ -65,6 +67,19 @@ class Phased:
         return explained_share(self.moving_hu, still, self.motion)
 
 
+@dataclass(frozen=True)
+class Separator:
+    """A trained separator in use, with the number of slices that it sees."""
+
+    predict: Predict
+    num_slices: int
+    reader: tuple[Predict, int] | None = None  # a trained reader, likewise
+
+    def read(self, moving_hu: Tensor) -> Tensor | None:
+        """Return the path of what moves [Z, Y, X], where there is a reader."""
+        return None if self.reader is None else read_path(moving_hu, *self.reader)
+
+
 @dataclass(frozen=True, eq=False)
 class Separation:
     """What a separator sees in blocks [..., Z, Y, X], in HU."""
@@ -79,15 +94,17 @@ def correct_by_phase(
     settings: SearchSettings,
     generator: torch.Generator,
     guess_hu: Tensor | None = None,
+    read: Callable[[Tensor], Tensor | None] = lambda moving_hu: None,
 ) -> Phased:
     """Correct one block [Z, Y, X] whose background is known.
 
-    ``guess_hu`` is a first guess of the calcium at rest over its background.
+    ``guess_hu`` is a first guess of the calcium at rest over its background, ``read`` tells how
+    what moves does so, for the search to start from.
     """
     moving = block_hu - background_hu
     if float(moving.max()) < LEAST_MOVING_HU:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    motions = search(moving, settings, generator)
+    motions = search(moving, settings, generator, read(moving))
     motion = motions[0]
     if guess_hu is not None:
         motion = choose(motions, [one.undo(moving) for one in motions], guess_hu)
@@ -133,14 +150,14 @@ def trust(explained: float, trusted: tuple[float, float]) -> float:
 
 def correct_hu_by_phase(
     blocks_hu: NDArray[np.float32],
-    separator: tuple[Predict, int] | None,
+    separator: Separator | None,
     *,
     seed: int,
     settings: SearchSettings | None = None,
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU, each with a motion of its own.
 
-    ``separator`` is a trained separator and its number of slices; None does without weights.
+    Without a ``separator`` it does without weights.
     """
     settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
@@ -148,9 +165,9 @@ def correct_hu_by_phase(
     if separator is None:
         phased = [correct_without_weights(block, settings, generator) for block in blocks]
     else:
-        seen = separate_by_network(blocks, *separator)
+        seen = separate_by_network(blocks, separator)
         phased = [
-            correct_by_phase(block, background, settings, generator, still)
+            correct_by_phase(block, background, settings, generator, still, separator.read)
             for block, background, still in zip(
                 blocks, seen.background_hu, seen.still_hu, strict=True
             )
@@ -159,20 +176,22 @@ def correct_hu_by_phase(
     return corrected
 
 
-def separate_by_network(blocks_hu: Tensor, predict: Predict, num_slices: int) -> Separation:
+def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
     """Return what a separator network sees in blocks [N, Z, Y, X] in HU.
 
     Beyond the range that networks see, the background keeps what the clip took away only
     where it is dark: what is too bright is calcium.
     """
-    image = normalise(blocks_hu)
-    generator = torch.Generator().manual_seed(0)  # a separator draws nothing
+    image, num_slices = normalise(blocks_hu), separator.num_slices
+    generator = torch.Generator()  # a separator draws nothing
     behind, still = image.clone(), torch.zeros_like(image)
     wanted = may_hold_calcium(image)
     if wanted.any():
         with torch.inference_mode():
             windows = slice_windows(image, num_slices)[wanted]
-            parts = [predict(part, generator) for part in torch.split(windows, MOST_WINDOWS)]
+            parts = [
+                separator.predict(part, generator) for part in torch.split(windows, MOST_WINDOWS)
+            ]
             seen = torch.cat(parts)[:, [num_slices // 2, num_slices + num_slices // 2]]
         behind.flatten(0, 1)[wanted], still.flatten(0, 1)[wanted] = seen[:, 0], seen[:, 1]
     background = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)

@@ -1,44 +1,35 @@
-"""Find a motion among those that the simulator knows, its z part included.
+"""Find a motion among those that the simulator knows (``prodm.model.families``), z included.
 
-The simulator's families (``prodm.motion``) have few parameters: one or two velocities, or up
-to three harmonics. Here they are differentiable functions of them, N motions at a time:
+Candidates are drawn at random, or fitted to a path that a trained reader saw in what moves
+(``prodm.model.reading``). Drawn ones need sifting: those of each family that give the sharpest
+image within the slices are kept, improved a little by gradient together with their z parts, and
+the best of each family go on. All that are left are improved by gradient.
 
-    displacement(t) = v1 min(t / p1, 1) + v2 max((t - p2) / (1 - p2), 0)
-                      + w1 sin(2 pi t + q) + w2 sin(4 pi t + q) + w3 sin(6 pi t + q)
-
-A translation has v1 (p1 = 1), a piecewise motion v1 and v2, an oscillation w1, jitter all three w.
-Motions are drawn as the simulator draws them. Those of each family that give the sharpest image
-within the slices are kept, and improved by gradient together with their z parts: first a few,
-then the best of each family.
-
-Unlike s(theta) alone, a family also says where the lesion rests: a drift starts there, an
-oscillation swings about it. Simple families are preferred where they do nearly as well, since
-the richer ones can imitate them from another place.
+Simple families are preferred where they do nearly as well, since the richer ones can imitate them
+from another place.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from prodm.errors import ProdmError
+from prodm.model.families import (
+    AMPLITUDE_RANGE_PX,
+    FAMILIES,
+    USES_PAUSE,
+    USES_PHASE,
+    USES_VECTORS,
+    Motions,
+    draw_motions,
+    fit_motions,
+)
 from prodm.model.motions import FoundMotion, lack_of_peak
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
-FAMILIES = ("translation", "oscillation", "piecewise", "jitter")
-SHARES = np.array([6, 6, 6, 3]) / 21  # of the simulator's profiles
-AMPLITUDE_RANGE_PX = (4.0, 15.0)
-NUM_BANDS = 3  # small, medium, large
-JITTER = 3
-USES_VECTORS = torch.tensor([[1, 0, 0, 0, 0], [0, 0, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
-USES_PHASE = torch.tensor([0, 1, 0, 1])
-USES_PAUSE = torch.tensor([0, 0, 1, 0])
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
-ANY_START_SHARE = 0.5  # of unknown starts that are drawn anywhere; the others are at 0
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 PADDING = 20
 MOST_SLICES = 6
@@ -65,103 +56,30 @@ class SearchSettings:
             raise ProdmError(f"a search needs at least one draw, one kept and one step, got {self}")
 
 
-@dataclass(frozen=True, eq=False)
-class Motions:
-    """The parameters of N motions."""
-
-    family: Tensor  # [N], index into ``FAMILIES``
-    vectors: Tensor  # [N, 5, 3]: v1, v2, w1, w2, w3; x and y in pixels, z in slices
-    phase_rad: Tensor  # [N]
-    pause: Tensor  # [N, 2], its start and end in the time of the scan
-    start_rad: Tensor  # [N]
-
-    def displacement(self) -> Tensor:
-        """Return [N, M, 3] at the views of the scan."""
-        time = torch.arange(NUM_VIEWS) / NUM_VIEWS
-        first, second = self.pause[:, :1], self.pause[:, 1:]
-        waves = [
-            torch.sin(2 * math.pi * order * time + self.phase_rad[:, None]) for order in (1, 2, 3)
-        ]
-        moves = [(time / first).clamp(max=1), ((time - second) / (1 - second)).clamp(min=0)]
-        return torch.stack([*moves, *waves], dim=-1) @ self.vectors
-
-    def shift(self, displacement: Tensor) -> Tensor:
-        """Return s [N, M] of displacements [N, M, 3]."""
-        angles = phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad)
-        shift: Tensor = phase.shift_of(displacement[..., :2], angles)
-        return shift
-
-    def __getitem__(self, chosen: list[int] | slice) -> "Motions":
-        return Motions(
-            self.family[chosen],
-            self.vectors[chosen],
-            self.phase_rad[chosen],
-            self.pause[chosen],
-            self.start_rad[chosen],
-        )
-
-
-def draw_motions(count: int, start_rad: float | None, generator: torch.Generator) -> Motions:
-    """Draw motions as the simulator does, still without a z part."""
-    rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))
-    family = rng.choice(len(FAMILIES), size=count, p=SHARES)
-    low, high = AMPLITUDE_RANGE_PX
-    band = rng.integers(NUM_BANDS, size=(count, 1))
-    amplitude = low + (high - low) * (band + rng.random((count, 5))) / NUM_BANDS
-    vectors = np.zeros((count, 5, 3))
-    shakes = family == JITTER
-    along_x = rng.random((count, 5)) < 0.5
-    along_x[~shakes] = along_x[~shakes, :1]  # harmonics each have an axis, other motions share one
-    vectors[..., :2] = _directions(rng, along_x)
-    amplitude[shakes] = rng.uniform(0.5, 1, (np.count_nonzero(shakes), 5))  # of the harmonics
-    vectors *= amplitude[..., None] * USES_VECTORS.numpy()[family][..., None]
-    phase_rad = rng.uniform(0, 2 * np.pi, count)
-    pause_start = rng.uniform(0.2, 0.5, count)
-    pause = np.stack([pause_start, pause_start + rng.uniform(0.1, 0.3, count)], axis=1)
-    pause[USES_PAUSE.numpy()[family] == 0] = 1.0, 0.5
-    starts = np.full(count, 0.0 if start_rad is None else start_rad)
-    if start_rad is None:
-        any_start = rng.random(count) < ANY_START_SHARE
-        starts[any_start] = rng.uniform(0, 2 * np.pi, np.count_nonzero(any_start))
-    values = (vectors, phase_rad, pause, starts)
-    drawn = Motions(torch.from_numpy(family), *(torch.from_numpy(v).float() for v in values))
-    farthest = drawn.displacement().norm(dim=-1).amax(dim=-1).numpy()
-    wanted = low + (high - low) * (band[:, 0] + rng.random(count)) / NUM_BANDS
-    vectors[shakes] *= (wanted / farthest)[shakes, None, None]
-    return replace(drawn, vectors=torch.from_numpy(vectors).float())
-
-
-def _directions(rng: np.random.Generator, along_x: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Vectors [..., 2] mainly along x or along y, of unit length with the z part that is left."""
-    shape = along_x.shape
-    main, other, z = (
-        low + (high - low) * rng.random(shape) for low, high in ((2, 4), (0.5, 1.5), (0.3, 1))
-    )
-    x, y = np.where(along_x, main, other), np.where(along_x, other, main)
-    signs = rng.choice([-1.0, 1.0], (*shape, 2))
-    directions: NDArray[np.float64] = (
-        signs * np.stack([x, y], axis=-1) / np.sqrt(main**2 + other**2 + z**2)[..., None]
-    )
-    return directions
-
-
 def search(
-    moving: Tensor, settings: SearchSettings, generator: torch.Generator
+    moving: Tensor,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    path: Tensor | None = None,
 ) -> list[FoundMotion]:
     """Return the motions that may have moved what moves [Z, Y, X], the likeliest first.
 
-    Rest is among them.
+    Rest is among them. ``path`` is what a reader saw; without it, motions are drawn.
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
     if not moving.any():
         return [rest]
     seen = moving[_box(moving)]
-    drawn = draw_motions(settings.num_draws, settings.start_rad, generator)
-    kept = _best_of_families(drawn, _flat_costs(seen, drawn), settings.kept_per_family)
-    kept, costs = _improve(seen, kept, settings.step_px, settings.num_first_steps)
-    kept = _best_of_families(kept, costs, 1)
-    motions, costs = _improve(seen, kept, settings.step_px, settings.num_steps)
+    if path is None:
+        kept = _sift(
+            seen, draw_motions(settings.num_draws, settings.start_rad, generator), settings
+        )
+        motions, costs = _improve(seen, kept, settings.step_px, settings.num_steps)
+    else:
+        fitted = fit_motions(path, settings.start_rad)
+        num_steps = settings.num_first_steps + settings.num_steps
+        motions, costs = _improve(seen, fitted, settings.step_px, num_steps)
     with torch.no_grad():
         displacement = motions.displacement()
         shift = motions.shift(displacement)
@@ -172,6 +90,13 @@ def search(
         for n in costs.argsort().tolist()
     ]
     return sorted([*found, rest], key=lambda motion: motion.cost)
+
+
+def _sift(seen: Tensor, drawn: Motions, settings: SearchSettings) -> Motions:
+    """Return the best motion of each family."""
+    kept = _best_of_families(drawn, _flat_costs(seen, drawn), settings.kept_per_family)
+    kept, costs = _improve(seen, kept, settings.step_px, settings.num_first_steps)
+    return _best_of_families(kept, costs, 1)
 
 
 def _flat_costs(seen: Tensor, motions: Motions) -> Tensor:

@@ -22,6 +22,7 @@ from torch.nn import functional
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.losses import Batch, Parts
+from prodm.physics import phase
 
 NUM_MAPS = 3
 SHOWS = 20.0 / (HIGH_HU - LOW_HU)  # calcium that passes changes the image by more than this
@@ -31,6 +32,8 @@ OPEN = (0.2, 0.5)  # odds at which a gate begins to open, and is open
 FILLED = 3.0  # a gate is open where a third of its surroundings show calcium
 BACKGROUND_WEIGHT = 10.0  # the three losses are then of the same size
 STILL_WEIGHT = 10.0
+REFOCUSED_WEIGHT = 10.0
+PADDING = 32
 
 
 def separation_loss(maps: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
@@ -46,7 +49,35 @@ def separation_loss(maps: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
     still_loss = functional.binary_cross_entropy_with_logits(still, rests)
     total = gate_loss + BACKGROUND_WEIGHT * background_loss + STILL_WEIGHT * still_loss
     parts = {"gate": gate_loss, "background": background_loss, "still": still_loss}
+    if batch.displacement is not None and batch.start_rad is not None:
+        angles = phase.view_angles_rad(batch.displacement.shape[1], start_rad=batch.start_rad)
+        shift_px = phase.shift_of(batch.displacement[..., :2], angles)
+        refocused_loss = _refocused_loss(
+            maps, batch.moving, batch.background, (shift_px, batch.start_rad)
+        )
+        total = total + REFOCUSED_WEIGHT * refocused_loss
+        parts["refocused"] = refocused_loss
     return total, {name: value.detach() for name, value in parts.items()}
+
+
+def _refocused_loss(
+    maps: Tensor, moving: Tensor, background: Tensor, motion: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Return how wrong what moves is once the true motion is undone, where calcium then is.
+
+    Errors that are small everywhere add up there: this is what the score sees. Calcium that
+    the maps alone put there counts too.
+    """
+    shift_px, start_rad = motion
+
+    def undone(image: Tensor) -> Tensor:
+        focused: Tensor = phase.undo(image, shift_px, start_rad=start_rad, padding=PADDING)
+        return focused
+
+    true = undone(moving - background)
+    seen = undone(what_moves(maps, moving))
+    counts = ((true > RESTS) | (seen > RESTS)).to(true)
+    return (counts * (seen - true).abs()).sum() / counts.sum().clamp(min=1)
 
 
 def where_calcium_passes(moving: Tensor, background: Tensor) -> Tensor:
@@ -74,6 +105,11 @@ def opened(gate: Tensor) -> Tensor:
 
 def background_and_still(maps: Tensor, y: Tensor) -> Tensor:
     """Return the image without what moves, and the odds of calcium at rest, [B, 2 k, Y, X]."""
-    gate, brighter, still = maps.chunk(NUM_MAPS, dim=1)
-    moving = opened(gate) * (y - smoothed(y) + brighter)
-    return torch.cat([y - moving, torch.sigmoid(still)], dim=1)
+    _, _, still = maps.chunk(NUM_MAPS, dim=1)
+    return torch.cat([y - what_moves(maps, y), torch.sigmoid(still)], dim=1)
+
+
+def what_moves(maps: Tensor, y: Tensor) -> Tensor:
+    """Return what calcium adds to the image."""
+    gate, brighter, _ = maps.chunk(NUM_MAPS, dim=1)
+    return opened(gate) * (y - smoothed(y) + brighter)

@@ -34,6 +34,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from prodm.errors import ProdmError
 from prodm.model.baselines import (
+    AnyNetwork,
     ModelSettings,
     Predict,
     build_network,
@@ -41,7 +42,6 @@ from prodm.model.baselines import (
     build_predict,
 )
 from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint, write_tensors
-from prodm.model.network import CorrectionNetwork
 from prodm.pairs.store import Pairs
 from prodm.training.log import Log
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
@@ -87,7 +87,7 @@ class TrainingSettings:
 class Learner:
     """What changes while learning."""
 
-    network: CorrectionNetwork
+    network: AnyNetwork
     ema: AveragedModel
     players: list[nn.Module]
     optimisers: list[torch.optim.Optimizer]
@@ -237,7 +237,7 @@ def _validate_and_keep(
     log: Log,
 ) -> None:
     """Measure the EMA network and keep it where it is the best so far."""
-    network: CorrectionNetwork = learner.ema.module  # type: ignore[assignment]
+    network: AnyNetwork = learner.ema.module  # type: ignore[assignment]
     network.eval()
     predict = build_predict(settings.model, network)
     metrics = validate(predict, settings.model.network.num_slices)

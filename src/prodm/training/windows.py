@@ -21,6 +21,7 @@ from prodm.errors import ProdmError
 from prodm.model import normalise
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.motion.profiles import PROFILES, draw
+from prodm.motion.trajectory import Trajectory
 from prodm.pairs.blocks import MARGIN, STORED_SHAPE
 from prodm.pairs.store import BlockRow, Pairs, Split
 from prodm.physics import phase
@@ -96,7 +97,7 @@ class _Window:
     still: NDArray[np.float32]
     background: NDArray[np.float32]
     calcium: NDArray[np.bool_]
-    moving: NDArray[np.float32] | None  # where it is stored
+    stored: tuple[NDArray[np.float32], Trajectory] | None  # as it moves, and how
     spacing_mm: tuple[float, float, float]
     corner: tuple[int, int]  # of the crop
 
@@ -124,9 +125,14 @@ def draw_batch(
         )
         for rng in rngs
     ]
-    moving = [window.moving for window in windows if window.moving is not None]
+    trajectories = [
+        window.stored[1] if window.stored else _draw_trajectory(window, settings, rng)
+        for window, rng in zip(windows, rngs, strict=True)
+    ]
+    displacement, start_rad = _motions(windows, trajectories, settings, rngs)
+    moving = [window.stored[0] for window in windows if window.stored]
     if not moving:
-        moving = list(_move(windows, settings, rngs).numpy())
+        moving = list(_move(windows, displacement, start_rad).numpy())
     calcium = _crop([window.calcium for window in windows], windows, settings.size)
     return Batch(
         still=_as_input(_crop([window.still for window in windows], windows, settings.size)),
@@ -135,6 +141,8 @@ def draw_batch(
         lesions=torch.from_numpy(lesion_neighbourhoods(calcium, radius_pixels)),
         spacing_mm=torch.tensor([window.spacing_mm for window in windows]),
         background=_as_input(_crop([w.background for w in windows], windows, settings.size)),
+        displacement=displacement,
+        start_rad=start_rad,
     )
 
 
@@ -166,7 +174,7 @@ def _draw_window(
     calcium = place(block.calcium)
     beyond = wanted != indices  # slices repeated beyond the ends have no calcium of their own
     still[beyond], calcium[beyond] = background[beyond], False
-    moving = None
+    stored = None
     if not moves_afresh:
         if not block.num_motions:
             raise ProdmError(
@@ -175,11 +183,12 @@ def _draw_window(
             )
         motion = int(rng.integers(block.num_motions))
         moving = place(pairs.read_moving_again(block.row, motion)).astype(np.float32)
+        stored = moving, Trajectory.from_dict(pairs.trajectories(block.row.scan)[motion])
     return _Window(
         still.astype(np.float32),
         background.astype(np.float32),
         calcium,
-        moving,
+        stored,
         block.row.spacing_mm,
         (corner[0], corner[1]),
     )
@@ -208,35 +217,49 @@ def _as_input(hu: NDArray[np.float32]) -> torch.Tensor:
     return image
 
 
-def _move(
-    windows: Sequence[_Window], settings: WindowSettings, rngs: Sequence[np.random.Generator]
-) -> torch.Tensor:
-    """Move the calcium of each window along a trajectory of its own; HU [B, Z, Y, X]."""
-    displacements, starts = [], []
-    for window, rng in zip(windows, rngs, strict=True):
+def _draw_trajectory(
+    window: _Window, settings: WindowSettings, rng: np.random.Generator
+) -> Trajectory:
+    return draw(
+        PROFILES[rng.integers(len(PROFILES))],
+        rng,
+        pixel_spacing_mm=window.spacing_mm[2],
+        num_angles=NUM_VIEWS,
+        start_deg=None if rng.random() < settings.random_start_share else 0.0,
+        centred=settings.centred,
+    )
+
+
+def _motions(
+    windows: Sequence[_Window],
+    trajectories: Sequence[Trajectory],
+    settings: WindowSettings,
+    rngs: Sequence[np.random.Generator],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return how each window moves, [B, M, 3] in pixels and slices, and its first angle [B]."""
+    displacements = []
+    for window, trajectory, rng in zip(windows, trajectories, rngs, strict=True):
         spacing_z, _, spacing_x = window.spacing_mm
-        trajectory = draw(
-            PROFILES[rng.integers(len(PROFILES))],
-            rng,
-            pixel_spacing_mm=spacing_x,
-            num_angles=NUM_VIEWS,
-            start_deg=None if rng.random() < settings.random_start_share else 0.0,
-            centred=settings.centred,
-        )
-        path_mm = trajectory.displacement(trajectory.times)
-        if rng.random() < settings.rest_share:
+        path_mm = trajectory.displacement(np.arange(NUM_VIEWS) / NUM_VIEWS)
+        if not window.stored and rng.random() < settings.rest_share:
             path_mm = np.zeros_like(path_mm)
         displacements.append(path_mm / (spacing_x, spacing_x, spacing_z))
-        starts.append(np.deg2rad(trajectory.start_deg))
+    starts = np.deg2rad([trajectory.start_deg for trajectory in trajectories])
+    values = (np.array(displacements), starts)
+    displacement, start_rad = (torch.tensor(value, dtype=torch.float32) for value in values)
+    return displacement, start_rad
+
+
+def _move(
+    windows: Sequence[_Window], displacement: torch.Tensor, start_rad: torch.Tensor
+) -> torch.Tensor:
+    """Move the calcium of each window; HU [B, Z, Y, X]."""
     background = torch.from_numpy(np.stack([window.background for window in windows]))
     excess = torch.from_numpy(np.stack([window.still for window in windows])) - background
     moving = background.clone()
     moves = [n for n, one in enumerate(excess) if one.any()]
     if moves:
         moving[moves] += phase.move(
-            excess[moves],
-            torch.tensor(np.array(displacements), dtype=torch.float32)[moves],
-            start_rad=torch.tensor(starts, dtype=torch.float32)[moves],
-            padding=PADDING,
+            excess[moves], displacement[moves], start_rad=start_rad[moves], padding=PADDING
         )
     return moving
