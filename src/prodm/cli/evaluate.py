@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "runs",
     multiple=True,
     metavar="RUN",
-    help="Run folder, weights file, NETWORK+SEPARATOR, or name of a method without weights. "
+    help="Run folder, weights file, NETWORK+SEPARATOR+READER, or name of a method without weights. "
     "Repeatable.",
 )
 @click.option(
