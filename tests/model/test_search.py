@@ -9,7 +9,7 @@ from prodm.errors import ProdmError
 from prodm.model.families import FAMILIES, Motions, draw_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.reading import true_path
-from prodm.model.search import SearchSettings, search
+from prodm.model.search import SearchSettings, dips, search
 from prodm.motion.profiles import PROFILES, draw
 from prodm.motion.trajectory import Jitter, Motion, Oscillation, Piecewise, Translation
 from prodm.physics import phase
@@ -134,14 +134,26 @@ def test_a_motion_is_found_from_a_path_that_is_roughly_right(family: type) -> No
 
 
 def test_still_lesions_stay() -> None:
-    found = search(lesions(), SearchSettings(), seeded())[0]
+    found = search(lesions(), SearchSettings(least_dips=0.0), seeded())[0]
     still = found.refocus(lesions())
     assert float(still.max()) == pytest.approx(float(lesions().max()), rel=0.1)
     assert float(((still > 130) != (lesions() > 130)).sum()) <= 0.2 * float((lesions() > 130).sum())
 
 
+def test_what_has_no_dark_streaks_rests() -> None:
+    """However much sharper some motion would make it: bone, say, that was taken for calcium."""
+    blurred = torch.nn.functional.avg_pool2d(lesions(), 9, stride=1, padding=4)
+    (rest,) = search(blurred, SearchSettings(num_draws=24), seeded())
+    assert rest.is_rest
+    assert len(search(blurred, SearchSettings(num_draws=24, least_dips=0.0), seeded())) > 1
+    moving = applied(MOTIONS[Translation]).apply(lesions())
+    assert dips(blurred) == 0
+    assert dips(moving) > 0.025
+
+
 def test_rest_is_always_an_option_and_costs_minus_one() -> None:
-    motions = search(lesions(), SearchSettings(num_draws=12, num_steps=2), seeded())
+    still = SearchSettings(num_draws=12, num_steps=2, least_dips=0.0)
+    motions = search(lesions(), still, seeded())
     assert [one.cost for one in motions] == sorted(one.cost for one in motions)
     rest = [one for one in motions if not one.shift_px.any()]
     assert [one.cost for one in rest] == [-1.0]

@@ -124,7 +124,8 @@ def correct_without_weights(
     if not bright.any():
         return Phased(block_hu, torch.zeros_like(block_hu), None)
     moving = torch.from_numpy(bright)
-    motion = search(moving, replace(settings, num_steps=FIRST_STEPS), generator)[0]
+    first = replace(settings, num_steps=FIRST_STEPS, least_dips=0.0)  # dips are not seen yet
+    motion = search(moving, first, generator)[0]
     for _ in range(num_turns):
         calcium = _peaks(motion.refocus(moving))
         seen = motion.apply(calcium)

@@ -30,6 +30,7 @@ from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
+LEAST_DIPS = 0.025  # share of the energy; 96 % of moving and half of all still calcium have more
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 PADDING = 20
 MOST_SLICES = 6
@@ -50,6 +51,7 @@ class SearchSettings:
     num_steps: int = 15
     step_px: float = 0.3
     start_rad: float | None = None  # where the scan starts; None where it is not known
+    least_dips: float = LEAST_DIPS  # of what may have moved at all
 
     def __post_init__(self) -> None:
         if min(self.num_draws, self.kept_per_family, self.num_first_steps, self.num_steps) < 1:
@@ -68,7 +70,7 @@ def search(
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
-    if not moving.any():
+    if not moving.any() or dips(moving) < settings.least_dips:
         return [rest]
     seen = moving[_box(moving)]
     if path is None:
@@ -90,6 +92,15 @@ def search(
         for n in costs.argsort().tolist()
     ]
     return sorted([*found, rest], key=lambda motion: motion.cost)
+
+
+def dips(moving: Tensor) -> float:
+    """Return the share of the energy of what moves that is negative.
+
+    Motion leaves dark streaks beside the bright ones. What has none rests, be it calcium or bone
+    that was taken for it, however sharp some motion may make it.
+    """
+    return float((moving.clamp(max=0) ** 2).sum() / (moving**2).sum())
 
 
 def _sift(seen: Tensor, drawn: Motions, settings: SearchSettings) -> Motions:
