@@ -111,7 +111,7 @@ def methods(
         def correct(patch: Patch, generator: torch.Generator) -> Tensor:
             moving = moves(patch)
             motion = find(patch, moving, generator)
-            return _hu(patch.moving) - moving + motion.refocus(moving)
+            return _hu(patch.moving) - moving + motion.focused(moving)
 
         return correct
 

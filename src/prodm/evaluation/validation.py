@@ -50,7 +50,7 @@ def _judge_reading(patch: Patch, predict: Predict, num_slices: int) -> Outcome:
     scale = HIGH_HU - LOW_HU
     seen = what_shows(moving / scale, background / scale) * scale
     motion = FoundMotion.from_path(read_path(seen, predict, num_slices))
-    corrected = moving - seen + motion.refocus(seen)
+    corrected = moving - seen + motion.focused(seen)
     truth = measure(patch.still, patch.background, patch.row.spacing_mm)
     return judge(corrected.numpy(), truth)
 

@@ -97,7 +97,7 @@ class Consistency:
         if (n, motion) not in self._phased_by:
             background = self.separation.background_hu[n]
             moving = self.blocks_hu[n] - background
-            phased = Phased(background + motion.refocus(moving), moving, motion)
+            phased = Phased(background + motion.focused(moving), moving, motion)
             share = 1.0 if motion.is_rest else trust(phased.explained, TRUSTED)
             self._phased_by[n, motion] = phased.corrected_hu, share
         return self._phased_by[n, motion]

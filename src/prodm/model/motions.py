@@ -69,7 +69,6 @@ class FoundMotion:
 
         By least squares: a few projected gradient steps with momentum (FISTA; Beck and
         Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
-        In HU: what is neither calcium nor beside it (``CALCIUM_HU``) is left out.
         """
         if self.is_rest:
             return moving
@@ -82,6 +81,17 @@ class FoundMotion:
             next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = still + (momentum - 1) / next_momentum * (still - before)
             momentum = next_momentum
+        return still
+
+    def focused(self, moving: Tensor) -> Tensor:
+        """Return what is put in the place of what moves, in HU: refocused, without the grain.
+
+        What is neither calcium nor beside it (``CALCIUM_HU``) is left out. It counts for how much
+        a motion explains, since what moves has grain too.
+        """
+        if self.is_rest:
+            return moving
+        still = self.refocus(moving)
         beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
         return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
 

@@ -108,7 +108,7 @@ def correct_by_phase(
     motion = motions[0]
     if guess_hu is not None:
         motion = choose(motions, [one.undo(moving) for one in motions], guess_hu)
-    return Phased(background_hu + motion.refocus(moving), moving, motion)
+    return Phased(background_hu + motion.focused(moving), moving, motion)
 
 
 def correct_without_weights(
@@ -134,7 +134,7 @@ def correct_without_weights(
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
         motion = search(moving, settings, generator)[0]
     share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
-    return Phased(block_hu + share * (motion.refocus(moving) - moving), moving, motion)
+    return Phased(block_hu + share * (motion.focused(moving) - moving), moving, motion)
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:
