@@ -325,11 +325,12 @@ def _from_weights(weights: Path | None) -> Corrector:
 
 
 def _prodm(weights: Path | None) -> Corrector:
-    return load_consistent(weights or shipped_weights(), shipped_weights("separator"))
+    parts = shipped_weights("separator"), shipped_weights("reader")
+    return load_consistent(weights or shipped_weights(), *parts)
 
 
 def _phase_net(weights: Path | None) -> Corrector:
-    return load_phase(weights or shipped_weights("separator"))
+    return load_phase(weights or shipped_weights("separator"), shipped_weights("reader"))
 
 
 def _identity(weights: Path | None) -> Corrector:
