@@ -46,8 +46,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    weights = arguments.separator or shipped_weights("separator")
-    separator = load_phase(weights, arguments.reader).separator
+    separator = load_phase(
+        arguments.separator or shipped_weights("separator"),
+        arguments.reader or shipped_weights("reader"),
+    ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(
         pairs, "validation", with_calcium=True, count=arguments.n, seed=arguments.seed
@@ -125,7 +127,7 @@ def methods(
         "nothing": lambda patch, generator: _hu(patch.moving),
         "`phase-net`": by(learnt, guessed),
         "`phase-net` without the guess": by(learnt, found),
-        "`phase-net` without the guess, motions drawn even with a reader": by(learnt, drawn),
+        "`phase-net` with drawn motions instead of read ones": by(learnt, drawn),
         "`phase-net` at the true place": by(learnt, placed),
         "its separation, the true motion": by(learnt, applied),
         "the true tissue, smoothed; search": by(smooth, found),

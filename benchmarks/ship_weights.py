@@ -1,8 +1,8 @@
-"""Put a trained network and its separator into the package, with calibrated intervals.
+"""Put a trained network, its separator and its reader into the package, with their intervals.
 
-    python benchmarks/ship_weights.py --network RUN --separator RUN --pairs PAIRS
+    python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --pairs PAIRS
 
-Both are stored in half precision. How far the interval of a score must reach is learnt from
+All are stored in half precision. How far the interval of a score must reach is learnt from
 validation patients, which neither trained the networks nor test them: they correct the
 moving blocks of these patients together, several times each, and the errors are kept with the
 weights (``prodm.correction.calibration``).
@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--separator", type=Path, required=True)
+    parser.add_argument("--reader", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=WEIGHTS)
     parser.add_argument("--samples", type=int, default=8)
@@ -38,6 +39,7 @@ def main() -> None:
     sources = {
         "compact": (arguments.network, "ProDM compact, trained on phantoms"),
         "separator": (arguments.separator, "separator, trained on phantoms"),
+        "reader": (arguments.reader, "reader, trained on phantoms"),
     }
     files = [arguments.output / f"{name}.safetensors" for name in sources]
     with tempfile.TemporaryDirectory() as scratch:

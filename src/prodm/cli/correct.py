@@ -44,8 +44,8 @@ CSV_COLUMNS = (
 @click.option(
     "--method",
     metavar="NAME",
-    help="What corrects. prodm: the network and separator that ship, together; network: one "
-    "network alone; phase-net: a separator and the search for the motion; phase: the search "
+    help="What corrects. prodm: the networks that ship, together; network: one network alone; "
+    "phase-net: a separator, a reader and the search for the motion; phase: the search "
     "without any weights; identity: nothing changes.  [default: prodm; network with --weights]",
 )
 @click.option(
