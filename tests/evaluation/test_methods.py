@@ -170,6 +170,10 @@ def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     phased = find_method(f"{files['separator']}+{files['reader']}")
     assert not phased.is_random  # where the motion is read, nothing is drawn
     np.testing.assert_allclose(phased.correct(block, (3.0, 0.5, 0.5), 0), block, atol=1e-3)
+    with pytest.raises(ProdmError, match="a reader and nothing else"):
+        find_method("+".join(str(files[k]) for k in ("separator", "reader", "reader")))
+    with pytest.raises(ProdmError, match="corrects nothing by itself"):
+        find_method(str(files["reader"]))
     with pytest.raises(ProdmError, match="holds a prodm and no reader"):
         find_method(f"{files['separator']}+{files['prodm']}")
     with pytest.raises(ProdmError, match="holds a unet, which does not walk"):

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion, choose, explained_share, lack_of_peak, place
+from prodm.model.phasing import Phased
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
@@ -110,3 +111,19 @@ def test_a_guess_decides_between_motions_that_cost_the_same() -> None:
     chosen = choose(motions, [one.undo(moving) for one in motions], blurred)
     assert chosen is right
     assert error(chosen.refocus(moving)) < 0.25
+
+
+def test_grain_is_left_out_of_the_image_but_counts_for_what_is_explained() -> None:
+    """A motion that is right must not look wrong because the image has grain."""
+    motion = drift(0.0)
+    grain = 15 * torch.randn(lesions().shape, generator=torch.Generator().manual_seed(0))
+    moving = motion.apply(lesions()) + grain
+    focused, refocused = motion.focused(moving), motion.refocus(moving)
+    far = lesions() < 1
+    assert float(refocused[far].sum()) > 10 * float(focused[far].sum())
+    assert float(focused.max()) == float(refocused.max())
+    explained = Phased(moving, moving, motion).explained
+    assert explained == pytest.approx(explained_share(moving, refocused, motion))
+    assert explained > explained_share(moving, focused, motion) + 0.05
+    rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
+    assert torch.equal(rest.focused(moving), moving)

@@ -205,17 +205,18 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     from prodm.evaluation.validation import correct_hu
     from prodm.model.baselines import METHODS, build_predict
     from prodm.model.checkpoint import load_network
-    from prodm.model.phasing import Separator, correct_hu_by_phase
 
     trained = load_network(weights)
+    if trained.settings.method == "separator":
+        return _phased([weights], name, source)
+    if trained.settings.method == "reader":
+        raise ProdmError(f"{source} holds a reader, which corrects nothing by itself")
     network = _Counted(trained.network)
     settings = trained.settings
     predict = build_predict(settings, network)
 
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         num_slices = settings.network.num_slices
-        if settings.method == "separator":
-            return correct_hu_by_phase(blocks, Separator(predict, num_slices), seed=seed)
         return correct_hu(predict, blocks, num_slices, num_jumps=num_jumps, seed=seed)
 
     walks = METHODS[settings.method].walks
@@ -225,8 +226,7 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
         kind=settings.method,
         source=source,
         sha256=trained.sha256,
-        is_random=settings.method == "separator"
-        or (walks and (settings.sampling.fresh_noise or settings.method == "ddpm")),
+        is_random=walks and (settings.sampling.fresh_noise or settings.method == "ddpm"),
         calls=lambda: network.count,
         info={"num_slices": settings.network.num_slices, "training": trained.info},
     )
@@ -242,6 +242,8 @@ def _together(files: list[Path], name: str, source: str, num_jumps: int | None) 
     from prodm.model.checkpoint import load_network
 
     if load_network(files[0]).settings.method == "separator":
+        if len(files) > 2:
+            raise ProdmError(f"after a separator comes a reader and nothing else, got {source}")
         return _phased(files, name, source)
     return _consistent(files, name, source, num_jumps)
 
