@@ -22,8 +22,15 @@ from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
 from prodm.model import HIGH_HU, LOW_HU
-from prodm.model.motions import FoundMotion, choose, place
-from prodm.model.phasing import Separation, Separator, correct_by_phase, separate_by_network
+from prodm.model.motions import FoundMotion, place
+from prodm.model.phasing import (
+    STILL_HU,
+    Separation,
+    Separator,
+    correct_by_phase,
+    separate_by_network,
+)
+from prodm.model.placing import settle
 from prodm.model.reading import what_shows
 from prodm.model.search import SearchSettings, search
 from prodm.motion.trajectory import Trajectory
@@ -90,12 +97,13 @@ def methods(
         return search(moving, SEARCH, generator)[0]
 
     def found(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
-        return search(moving, SEARCH, generator, separator.read(moving))[0]
+        path = separator.read(moving, separation(_hu(patch.moving)).still_hu)
+        return search(moving, SEARCH, generator, path)[0]
 
-    def guessed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
-        guess = separation(_hu(patch.moving)).still_hu
-        motions = search(moving, SEARCH, generator, separator.read(moving))
-        return choose(motions, [one.undo(moving) for one in motions], guess)
+    def settled(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
+        motion = found(patch, moving, generator)
+        odds = separation(_hu(patch.moving)).still_hu / STILL_HU
+        return motion if motion.is_rest else settle(motion, moving, odds)
 
     def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         return place(found(patch, moving, generator), moving, _still(patch))
@@ -125,12 +133,12 @@ def methods(
 
     return {
         "nothing": lambda patch, generator: _hu(patch.moving),
-        "`phase-net`": by(learnt, guessed),
-        "`phase-net` without the guess": by(learnt, found),
+        "`phase-net`": by(learnt, settled),
+        "`phase-net` at the place that was found first": by(learnt, found),
         "`phase-net` with drawn motions instead of read ones": by(learnt, drawn),
         "`phase-net` at the true place": by(learnt, placed),
         "its separation, the true motion": by(learnt, applied),
-        "the true tissue, smoothed; search": by(smooth, found),
+        "the true tissue, smoothed; search": by(smooth, settled),
         "the true tissue, smoothed; search, at the true place": by(smooth, placed),
         "the true tissue, smoothed; the true motion": by(smooth, applied),
         "the true background, the true motion": by(true, applied),

@@ -114,7 +114,7 @@ def write_json(path: Path, content: Any) -> None:  # noqa: ANN401
 
 
 def write_run_json(
-    folder: Path, settings: Mapping[str, Any], inputs: Mapping[str, str] | None = None
+    folder: Path, settings: Mapping[str, Any], inputs: Mapping[str, str | None] | None = None
 ) -> None:
     """Record in ``run.json`` the command, settings, versions, commit and hashes of inputs."""
     versions = {}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from prodm.errors import ProdmError
 from prodm.model.baselines import (
     METHODS,
+    AnyNetwork,
     GanSettings,
     ModelSettings,
     Player,
@@ -70,6 +71,15 @@ def tiny_set() -> Batch:
     )
 
 
+def look(windows: Tensor) -> Tensor:
+    """What a separator would see that knows the tissue and nothing of where calcium rests."""
+    return torch.cat([windows - 0.24, torch.full_like(windows, 0.1)], dim=1)
+
+
+def players_of(settings: ModelSettings, network: AnyNetwork, seed: int) -> tuple[Player, ...]:
+    return build_players(settings, network, seed, look if settings.method == "reader" else None)
+
+
 def train(players: tuple[Player, ...], batch: Batch, num_steps: int) -> list[list[float]]:
     """The loop that the module describes; one list of losses per player."""
     optimisers = [torch.optim.Adam(player.parameters(), lr=1e-3) for player in players]
@@ -88,7 +98,7 @@ def train(players: tuple[Player, ...], batch: Batch, num_steps: int) -> list[lis
 def test_thirty_steps_lower_the_loss(method: str) -> None:
     settings, batch = tiny(method), tiny_set()
     network = build_network(settings, seed=0)
-    players = build_players(settings, network, seed=0)
+    players = players_of(settings, network, seed=0)
 
     def loss_on_fixed_draws() -> float:
         with torch.no_grad():
@@ -126,8 +136,9 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
     results = []
     for _ in range(2):
         network = build_network(settings, seed=3)
-        losses = train(build_players(settings, network, seed=4), batch, num_steps=2)
-        prediction = build_predict(settings, network)(batch.moving, seeded(5))
+        losses = train(players_of(settings, network, seed=4), batch, num_steps=2)
+        shown = look(batch.moving) if method == "reader" else batch.moving
+        prediction = build_predict(settings, network)(shown, seeded(5))
         assert len(prediction) == len(batch.moving)
         num_images = (2 if method == "separator" else 1) * batch.moving.shape[1]
         shape = (2, NUM_ANGLES) if method == "reader" else (num_images, *batch.moving.shape[2:])
@@ -142,10 +153,15 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_corrector_comes_first_and_holds_only_its_own_weights(method: str) -> None:
     network = build_network(tiny(method), seed=0)
-    first, *others = build_players(tiny(method), network, seed=0)
+    first, *others = players_of(tiny(method), network, seed=0)
     assert first.network is network
     assert num_parameters(first) == num_parameters(network)
     assert [other.name for other in others] == (["discriminator"] if method == "cgan" else [])
+
+
+def test_a_reader_without_a_separator_is_refused() -> None:
+    with pytest.raises(ProdmError, match="through a separator"):
+        build_players(tiny("reader"), build_network(tiny("reader"), seed=0), seed=0)
 
 
 @pytest.mark.parametrize("method", ["prodm", "prodm-paper", "bbdm", "ddpm"])

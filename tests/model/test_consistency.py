@@ -50,9 +50,12 @@ def of_seen_slices(image_hu: Tensor, seen_hu: Tensor) -> Tensor:
 
 
 def knows_the_background(behind_hu: Tensor, seen_hu: Tensor) -> Separator:
+    """A separator that also has an idea of where the calcium rests."""
+
     def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         behind = of_seen_slices(behind_hu, seen_hu)
-        return torch.cat([behind, torch.zeros_like(behind)], dim=1)
+        rests = of_seen_slices(lesion(), seen_hu).clamp(min=0) / 2  # not at all sure
+        return torch.cat([behind, rests], dim=1)
 
     return Separator(predict, 3)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prodm.model.motions import FoundMotion, choose, explained_share, lack_of_peak, place
+from prodm.model.motions import FoundMotion, explained_share, lack_of_peak, place
 from prodm.model.phasing import Phased
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -102,15 +102,13 @@ def test_the_sharp_image_lacks_least() -> None:
     assert sharp < smeared < 0
 
 
-def test_a_guess_decides_between_motions_that_cost_the_same() -> None:
-    right = drift(0.0)
-    wrong = FoundMotion(-right.shift_px, 0.0)
-    moving = right.apply(lesions())
-    blurred = torch.nn.functional.avg_pool2d(lesions(), 5, stride=1, padding=2)
-    motions = [wrong, right]
-    chosen = choose(motions, [one.undo(moving) for one in motions], blurred)
-    assert chosen is right
-    assert error(chosen.refocus(moving)) < 0.25
+def test_the_shift_at_an_angle_is_that_of_its_view() -> None:
+    """Beyond 180 degrees a view sees the same line the other way round."""
+    theta = torch.arange(30) * (torch.pi / 30)
+    displacement = (3 * theta.cos() - 5 * theta.sin()).float()
+    for start_rad in (0.0, 1.3, 4.0):
+        shifted = FoundMotion(torch.zeros(NUM_VIEWS), start_rad).translated(3.0, -5.0)
+        torch.testing.assert_close(shifted.shift_at(theta), displacement, atol=0.2, rtol=0)
 
 
 def test_grain_is_left_out_of_the_image_but_counts_for_what_is_explained() -> None:

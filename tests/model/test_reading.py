@@ -17,6 +17,7 @@ from prodm.model.reading import (
     MotionReader,
     angles_rad,
     around_lesion,
+    look_through,
     projections,
     read_path,
     reading_loss,
@@ -73,10 +74,13 @@ def test_a_path_moves_as_its_displacement_does() -> None:
 
 
 def test_the_square_follows_the_lesion() -> None:
-    squares = around_lesion(torch.cat([spot(20.0, -22.0), spot(0.0, 0.0)]))
+    squares = around_lesion(torch.cat([spot(20.0, -22.0), spot(0.0, 0.0)]), 1)
     assert squares.shape == (2, 1, 64, 64)
     places = [divmod(int(one.argmax()), 64) for one in squares]
     assert max(abs(value - 32) for place in places for value in place) <= 1
+    with_rests = torch.cat([spot(20.0, -22.0), spot(14.0, -22.0)], dim=1)
+    row, column = divmod(int(around_lesion(with_rests, 1)[0, 1].argmax()), 64)
+    assert (row, column) == pytest.approx((32, 26), abs=1)
 
 
 def batch() -> Batch:
@@ -115,35 +119,66 @@ def test_a_batch_of_unknown_motion_is_refused() -> None:
 def test_brightness_and_place_do_not_change_what_is_read() -> None:
     torch.manual_seed(0)
     reader = MotionReader(NETWORK).eval()
-    image, none = spot(2.3, 1.4, size=96).expand(1, 3, -1, -1), torch.zeros(1)
-    first = reader(image, image, none)
-    torch.testing.assert_close(reader(image, 300 * image, none), first)
-    moved = torch.roll(image, (5, -7), dims=(-2, -1))
-    torch.testing.assert_close(reader(moved, moved, none), first, atol=1e-4, rtol=1e-3)
+    moving = spot(2.3, 1.4, size=96).expand(1, 3, -1, -1)
+    rests = 0.5 * spot(6.1, 0.2, size=96).expand(1, 3, -1, -1)
+    none = torch.zeros(1)
+
+    @torch.no_grad()
+    def read(moving: Tensor, rests: Tensor) -> Tensor:
+        both = torch.cat([moving, rests], dim=1)
+        path: Tensor = reader(both, both, none)
+        return path
+
+    first = read(moving, rests)
+    torch.testing.assert_close(read(300 * moving, rests), first)
+    moved = (image.roll((5, -7), dims=(-2, -1)) for image in (moving, rests))
+    torch.testing.assert_close(read(*moved), first, atol=1e-4, rtol=1e-3)
+    assert float((read(moving, rests.roll(4, dims=-1)) - first).abs().max()) > 1e-3
 
 
 def test_slices_with_most_calcium_are_read() -> None:
     block = torch.zeros(8, 64, 64)
     block[3], block[4], block[5] = (share * spot(0, 0)[0, 0] for share in (1.0, 3.0, 2.0))
+    odds = torch.arange(8.0)[:, None, None].expand(-1, 64, 64) / 10
     seen = []
 
     def predict(windows: Tensor, generator: torch.Generator) -> Tensor:
         seen.append(windows)
         return torch.stack([torch.full((2, NUM_ANGLES), float(n)) for n in range(len(windows))])
 
-    path = read_path(block, predict, 3)
+    path = read_path(block, odds, predict, 3)
     assert [float(window[1].max()) for window in seen[0]] == pytest.approx([3, 2, 1], rel=0.1)
+    assert seen[0][0, 3:, 0, 0].tolist() == pytest.approx([0.3, 0.4, 0.5])
     assert float(path[0, 0]) == pytest.approx((4 * 1 + 1 * 2) / 14)
     edge = torch.zeros(8, 64, 64)
     edge[0] = spot(0, 0)[0, 0]
-    read_path(edge, predict, 3)
+    read_path(edge, odds, predict, 3)
     assert not seen[1][0][0].any()
+
+
+def test_a_reader_is_shown_every_slice_as_its_separator_sees_it() -> None:
+    """A separator that finds slice n brighter by n, and is surer of slices in the middle."""
+    behind = torch.rand(2, 5, 8, 8)
+    brighter = torch.arange(1.0, 6.0)[:, None, None]
+    calls = []
+
+    def separate(windows: Tensor, generator: torch.Generator) -> Tensor:
+        calls.append(len(windows))
+        odds = torch.tensor([0.3, 0.8, 0.4])[:, None, None].expand_as(windows)
+        return torch.cat([windows.frac(), odds], dim=1)
+
+    seen = look_through(separate, 3, behind + brighter)
+    torch.testing.assert_close(seen[:, :5], brighter.expand(2, 5, 8, 8))
+    assert seen[0, 5:, 0, 0].tolist() == pytest.approx([0.3, 0.8, 0.8, 0.8, 0.4])
+    assert calls == [6]
+    with pytest.raises(ProdmError, match="at least the 3 slices"):
+        look_through(separate, 3, behind[:, :1])
 
 
 def test_a_reader_of_another_shape_is_refused() -> None:
     with pytest.raises(ProdmError, match="4 levels"):
         MotionReader(dataclasses.replace(NETWORK, channels=(32, 32), attention=(False, False)))
-    with pytest.raises(ProdmError, match="windows of 3 slices"):
+    with pytest.raises(ProdmError, match="windows of 2 x 3 slices"):
         MotionReader(NETWORK)(spot(0, 0), spot(0, 0), torch.zeros(1))
 
 

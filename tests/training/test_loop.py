@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 
+from prodm.cli.train import train as train_command
 from prodm.errors import ProdmError
-from prodm.model.baselines import ModelSettings, Predict
+from prodm.model.baselines import ModelSettings, Predict, build_network
 from prodm.model.bridge import BrownianBridge
-from prodm.model.checkpoint import load_network, read_tensors
+from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint
 from prodm.model.losses import LossSettings
 from prodm.model.network import NetworkSettings
 from prodm.pairs.store import Pairs
@@ -208,6 +210,37 @@ from prodm.training.loop import train
 torch.set_num_threads(1)
 train(replace(TINY, shards=2), Pairs(Path({pairs!r})), Path(sys.argv[1]), validate=no_validation)
 """
+
+
+def separator_file(place: Path, seed: int = 0) -> Path:
+    model = replace(TINY.model, method="separator")
+    save_checkpoint(place, build_network(model, seed=seed).state_dict(), model, {})
+    return place
+
+
+def command(pairs: Pairs, run: Path, *arguments: str | Path) -> Result:
+    fixed = ["--pairs", pairs.folder, "-o", run, "--validation-patches", "2"]
+    return CliRunner().invoke(train_command, [str(part) for part in (*arguments, *fixed)])
+
+
+def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> None:
+    """From the command to weights; the separator is part of what a run was begun with."""
+    first, second = (separator_file(tmp_path / f"{seed}.safetensors", seed) for seed in (1, 2))
+    small = ("--set", "num_steps=2", "--set", "batch_size=2", "--set", "model.network.num_slices=3")
+    run = tmp_path / "run"
+    result = command(pairs, run, "reader", "--separator", first, *small)
+    assert result.exit_code == 0, result.output
+    assert load_network(run / "best.safetensors").settings.method == "reader"
+    again = command(pairs, run, "reader", "--separator", second, *small, "--resume")
+    assert isinstance(again.exception, ProdmError)
+    assert "another separator" in str(again.exception)
+
+
+def test_only_readers_take_a_separator(pairs: Pairs, tmp_path: Path) -> None:
+    weights = separator_file(tmp_path / "separator.safetensors")
+    result = command(pairs, tmp_path / "run", "compact", "--separator", weights)
+    assert "--separator is for readers" in str(result.exception)
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_processes_make_the_update_of_one(pairs: Pairs, tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ from prodm.errors import ProdmError
     help="Stop cleanly after this time; the learning rate falls to zero by then.",
 )
 @click.option("--seed", type=int, help="Of the weights and of all that is drawn.")
+@click.option(
+    "--separator",
+    "separator_file",
+    type=click.Path(path_type=Path),
+    metavar="WEIGHTS",
+    help="Separator that a reader learns to look through.  [default: the one that ships]",
+)
 @click.option("--validation-patches", type=click.IntRange(2), default=100, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print the settings in full and stop.")
 def train(
@@ -60,6 +67,7 @@ def train(
     init: Path | None,
     max_minutes: float | None,
     seed: int | None,
+    separator_file: Path | None,
     validation_patches: int,
     dry_run: bool,
 ) -> None:
@@ -74,6 +82,7 @@ def train(
     from dataclasses import asdict
 
     from prodm.cli.terminal import training_report
+    from prodm.correction.correctors import load_phase, shipped_weights
     from prodm.evaluation.validation import uncorrected, validator
     from prodm.pairs.store import Pairs
     from prodm.runs import fill
@@ -87,13 +96,20 @@ def train(
         click.echo(json.dumps(asdict(settings), indent=2))
         return
     pairs = Pairs(pairs_folder)
+    phased = None
+    if settings.model.method == "reader":
+        phased = load_phase(separator_file or shipped_weights("separator"))
+    elif separator_file is not None:
+        raise ProdmError(f"--separator is for readers, and this trains a {settings.model.method}")
     validate = validator(
         pairs,
         count=validation_patches,
         num_jumps=settings.validation_jumps,
         method=settings.model.method,
+        separator=None if phased is None else phased.separator,
     )
-    open_run(output, settings, pairs, resume=resume)
+    inputs = {} if phased is None else {"separator": phased.sha256}
+    open_run(output, settings, pairs, resume=resume, inputs=inputs)
     before = uncorrected(pairs, count=validation_patches)
     click.echo(f"validation without correction: {_sentence(before)}", err=True)
     with training_report() as report:
@@ -105,6 +121,7 @@ def train(
             resume=resume,
             init=init,
             max_minutes=max_minutes,
+            look=None if phased is None else phased.separator.look,
             report=report,
         )
     click.echo(json.dumps({"uncorrected": before, **result}, indent=2))

@@ -1,6 +1,7 @@
 """The check-up during training: a fixed set of validation patches, corrected and judged."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,22 +9,27 @@ from numpy.typing import NDArray
 
 from prodm.evaluation.metrics import Outcome, Summary, judge, measure, summarise
 from prodm.evaluation.patches import Patch, correct_and_judge, load_patches
-from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
+from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.motions import FoundMotion
-from prodm.model.phasing import Separator, correct_hu_by_phase
-from prodm.model.reading import read_path, what_shows
+from prodm.model.phasing import Separator, correct_hu_by_phase, separate_by_network
 from prodm.model.sampler import correct_blocks
 from prodm.pairs.store import Pairs
 
 
 def validator(
-    pairs: Pairs, *, count: int, num_jumps: int, seed: int = 0, method: str = "prodm"
+    pairs: Pairs,
+    *,
+    count: int,
+    num_jumps: int,
+    seed: int = 0,
+    method: str = "prodm",
+    separator: Separator | None = None,
 ) -> Callable[[Predict, int], dict[str, float]]:
     """Return the function that training calls to measure its network.
 
     A separator is measured by the correction by phase that it makes possible, and a reader by
-    the correction that undoes the motions it reads, where what moves is known.
+    the correction that undoes the motions that it reads through its ``separator``.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
@@ -33,8 +39,9 @@ def validator(
                 return correct_hu_by_phase(moving_hu, Separator(predict, num_slices), seed=seed)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
-        if method == "reader":
-            outcomes = [_judge_reading(patch, predict, num_slices) for patch in patches]
+        if method == "reader" and separator is not None:
+            reading = replace(separator, reader=(predict, num_slices))
+            outcomes = [_judge_reading(patch, reading) for patch in patches]
         else:
             outcomes = correct_and_judge(patches, correct)
         return as_metrics(summarise(outcomes))
@@ -42,17 +49,16 @@ def validator(
     return validate
 
 
-def _judge_reading(patch: Patch, predict: Predict, num_slices: int) -> Outcome:
-    """Judge a patch whose motion was read off what moves, which is known here."""
-    moving, background = (
-        torch.from_numpy(image.astype(np.float32)) for image in (patch.moving, patch.background)
-    )
-    scale = HIGH_HU - LOW_HU
-    seen = what_shows(moving / scale, background / scale) * scale
-    motion = FoundMotion.from_path(read_path(seen, predict, num_slices))
-    corrected = moving - seen + motion.focused(seen)
-    truth = measure(patch.still, patch.background, patch.row.spacing_mm)
-    return judge(corrected.numpy(), truth)
+def _judge_reading(patch: Patch, separator: Separator) -> Outcome:
+    """Judge a patch whose motion is undone as it was read."""
+    block = torch.from_numpy(patch.moving.astype(np.float32))
+    seen = separate_by_network(block[None], separator)
+    background, moving = seen.background_hu[0], block - seen.background_hu[0]
+    path = separator.read(moving, seen.still_hu[0]) if moving.any() else None
+    corrected = block
+    if path is not None:
+        corrected = background + FoundMotion.from_path(path).focused(moving)
+    return judge(corrected.numpy(), measure(patch.still, patch.background, patch.row.spacing_mm))
 
 
 def uncorrected(pairs: Pairs, *, count: int, seed: int = 0) -> dict[str, float]:

@@ -44,7 +44,7 @@ from prodm.errors import ProdmError
 from prodm.model.bridge import BrownianBridge
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
-from prodm.model.reading import MotionReader, reading_loss, what_shows
+from prodm.model.reading import MotionReader, reading_loss
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
 
@@ -80,6 +80,7 @@ class ModelSettings:
 
 
 Loss = Callable[[nn.Module, Batch, torch.Generator], tuple[Tensor, Parts]]
+Look = Callable[[Tensor], Tensor]
 
 
 class Predict(Protocol):
@@ -91,7 +92,7 @@ class Predict(Protocol):
         """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``.
 
         A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
-        reader is given what moves, and returns its paths (``prodm.model.reading``).
+        reader is given what a separator sees, and returns paths (``prodm.model.reading``).
         """
         ...
 
@@ -117,11 +118,19 @@ def build_network(settings: ModelSettings, seed: int) -> AnyNetwork:
         return METHODS[settings.method].network(settings.network)
 
 
-def build_players(settings: ModelSettings, network: AnyNetwork, seed: int) -> tuple[Player, ...]:
-    """Return the players that train ``network``, the first, by the method of the settings."""
+def build_players(
+    settings: ModelSettings, network: AnyNetwork, seed: int, look: Look | None = None
+) -> tuple[Player, ...]:
+    """Return the players that train ``network``, the first, by the method of the settings.
+
+    ``look`` tells what a separator sees in windows; a reader learns from that.
+    """
+    players: Callable[..., tuple[Player, ...]] = METHODS[settings.method].players
+    if look is not None:
+        players = partial(players, look=look)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return METHODS[settings.method].players(as_published(settings), network)
+        return players(as_published(settings), network)
 
 
 def build_predict(
@@ -312,20 +321,21 @@ def ddpm_predict(settings: ModelSettings, network: Network, request: Request) ->
     return estimate
 
 
-def reader_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
-    """How calcium moved, given what moves."""
+def reader_players(
+    settings: ModelSettings, network: AnyNetwork, look: Look | None = None
+) -> tuple[Player, ...]:
+    """How calcium moved, given what a separator sees."""
+    if look is None:
+        raise ProdmError("a reader learns to look through a separator, and none was given")
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
-        if batch.background is None:
-            raise ProdmError("a reader learns from batches that hold the background")
-        seen = what_shows(batch.moving, batch.background)
-        return reading_loss(_call_once(network, seen), batch)
+        return reading_loss(_call_once(network, look(batch.moving)), batch)
 
     return (Player("network", network, loss),)
 
 
 def reader_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
-    """Return the paths of what moves, ``request.y``."""
+    """Return the paths of what a separator saw, ``request.y``."""
     return _call_once(network, request.y)
 
 

@@ -4,10 +4,7 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    motion     of what moves: a few are found, once per block, and the one that agrees best with
-               a guess of the still calcium is chosen; the guess is the mean of x0^ and what the
-               separator takes to be at rest
-    phased     background + what moves, put back in focus
+    phased     background + what moves, put back in focus; worked out once per block
     x0^        <- (1 - w) x0^ + w phased
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
@@ -17,7 +14,7 @@ would paint into it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,19 +23,10 @@ from torch import Tensor
 
 from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, build_predict
-from prodm.model.motions import FoundMotion, choose
 from prodm.model.network import Network
-from prodm.model.phasing import (
-    LEAST_MOVING_HU,
-    Phased,
-    Separation,
-    Separator,
-    separate_by_network,
-    trust,
-)
+from prodm.model.phasing import Phased, Separator, correct_by_phase, separate_by_network, trust
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
-from prodm.model.search import search as search_motion
 
 MOST_BLOCKS = 16  # that are walked together
 TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
@@ -49,13 +37,13 @@ class Consistency:
     """The step between network calls, for the blocks of one walk."""
 
     blocks_hu: Tensor  # [N, Z, Y, X]
-    separation: Separation
-    motions: Sequence[Sequence[FoundMotion]]  # that each may have had; none where nothing moves
+    phased: Sequence[Phased]
     num_slices: int
     wanted: Tensor  # [N * Z], the slices that the network sees
     result_hu: Tensor | None = None  # of the last step [N, Z, Y, X]
-    _undone_of: dict[int, list[Tensor]] = field(default_factory=dict)
-    _phased_by: dict[tuple[int, FoundMotion], tuple[Tensor, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._shares = [_share(one) for one in self.phased]
 
     def __call__(self, windows: Tensor) -> Tensor:
         """Return estimates [n, k, Y, X] in [0, 1], brought together with the observation.
@@ -66,41 +54,23 @@ class Consistency:
         image = normalise(self.blocks_hu)
         middles = windows[:, self.num_slices // 2] - image.flatten(0, 1)[self.wanted]
         change.flatten(0, 1)[self.wanted] = (HIGH_HU - LOW_HU) * middles
-        self.result_hu = self._together(self.blocks_hu + change)
+        self.result_hu = torch.stack(
+            [
+                (1 - share) * estimate + share * one.corrected_hu
+                for estimate, one, share in zip(
+                    self.blocks_hu + change, self.phased, self._shares, strict=True
+                )
+            ]
+        )
         together = (self.result_hu - LOW_HU) / (HIGH_HU - LOW_HU)
         return slice_windows(together, self.num_slices)[self.wanted]
 
-    def _together(self, estimate_hu: Tensor) -> Tensor:
-        """Return an estimate and the phase in one, in HU [N, Z, Y, X]."""
-        results = []
-        for n, motions in enumerate(self.motions):
-            estimate = estimate_hu[n]
-            if not motions:  # nothing moves, so there is nothing to correct
-                results.append(self.blocks_hu[n])
-                continue
-            background = self.separation.background_hu[n]
-            guess = (estimate - background + self.separation.still_hu[n]) / 2
-            motion = choose(motions, self._undone(n), guess)
-            phased, share = self._phased(n, motion)
-            results.append((1 - share) * estimate + share * phased)
-        return torch.stack(results)
 
-    def _undone(self, n: int) -> list[Tensor]:
-        """What moves in a block with each of its motions undone; worked out once."""
-        if n not in self._undone_of:
-            moving = self.blocks_hu[n] - self.separation.background_hu[n]
-            self._undone_of[n] = [motion.undo(moving) for motion in self.motions[n]]
-        return self._undone_of[n]
-
-    def _phased(self, n: int, motion: FoundMotion) -> tuple[Tensor, float]:
-        """A block corrected by one of its motions, and how far to trust it; worked out once."""
-        if (n, motion) not in self._phased_by:
-            background = self.separation.background_hu[n]
-            moving = self.blocks_hu[n] - background
-            phased = Phased(background + motion.focused(moving), moving, motion)
-            share = 1.0 if motion.is_rest else trust(phased.explained, TRUSTED)
-            self._phased_by[n, motion] = phased.corrected_hu, share
-        return self._phased_by[n, motion]
+def _share(phased: Phased) -> float:
+    """How far a correction by phase is trusted; fully where nothing moves."""
+    if phased.motion is None or phased.motion.is_rest:
+        return 1.0
+    return trust(phased.explained, TRUSTED)
 
 
 def correct_consistently(
@@ -121,19 +91,19 @@ def correct_consistently(
     settings, network = model
     results = []
     for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        separation = separate_by_network(blocks, separator)
-        motions = [
-            search_motion(moving, search, generator, separator.read(moving))
-            if float(moving.max()) >= LEAST_MOVING_HU
-            else []
-            for moving in blocks - separation.background_hu
+        seen = separate_by_network(blocks, separator)
+        phased = [
+            correct_by_phase(block, background, search, generator, still, separator.read)
+            for block, background, still in zip(
+                blocks, seen.background_hu, seen.still_hu, strict=True
+            )
         ]
         image, num_slices = normalise(blocks), settings.network.num_slices
         wanted = may_hold_calcium(image)
         if not wanted.any():
             results.append(blocks)
             continue
-        step = Consistency(blocks, separation, motions, num_slices, wanted)
+        step = Consistency(blocks, phased, num_slices, wanted)
         predict = build_predict(settings, network, between=step)
         with torch.inference_mode():
             predict(slice_windows(image, num_slices)[wanted], generator, num_jumps)

@@ -15,7 +15,6 @@ All slices of a block share the motion. Images are [Z, Y, X].
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,7 +28,6 @@ PADDING = 32
 NUM_FITTED = 5  # steps of ``refocus``
 FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
 CALCIUM_HU = 80.0  # once in focus; what has no such pixel beside it is grain, its bright half
-AGREEMENT = 0.3  # what full agreement with a guess is worth, as a share of the peak at rest
 DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, more keeps it moving
 
 
@@ -95,6 +93,16 @@ class FoundMotion:
         beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
         return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
 
+    def shift_at(self, angles_rad: Tensor) -> Tensor:
+        """Return s in pixels along n(theta) at angles from 0 to 180 degrees, the nearest view's.
+
+        Views beyond 180 degrees see the same lines the other way round.
+        """
+        since_start = (angles_rad - self.start_rad) / math.pi
+        turns = since_start.floor()
+        views = ((since_start - turns) * NUM_VIEWS).round().long().clamp(max=NUM_VIEWS - 1)
+        return self.shift_px[views] * torch.where(turns % 2 == 0, 1.0, -1.0)
+
     def translated(self, x_px: float, y_px: float) -> "FoundMotion":
         """Return the motion with a constant displacement added."""
         angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad))
@@ -121,26 +129,6 @@ def _at_views(path: Tensor) -> Tensor:
     return below + (above - below) * (position - lower).to(path)
 
 
-def choose(motions: Sequence[FoundMotion], undone: Sequence[Tensor], guess: Tensor) -> FoundMotion:
-    """Return the likeliest of motions, given a guess of the still lesion [Z, Y, X].
-
-    ``undone`` is what moves with each motion undone. A motion counts by its cost and by how
-    well that agrees with the guess.
-    """
-    prices = [
-        motion.cost - AGREEMENT * _agreement(still, guess)
-        for motion, still in zip(motions, undone, strict=True)
-    ]
-    return motions[prices.index(min(prices))]
-
-
-def _agreement(still: Tensor, guess: Tensor) -> float:
-    """Return the cosine between the positive parts of two images; 0 where one is empty."""
-    first, second = still.clamp(min=0), guess.clamp(min=0)
-    size = float(first.norm() * second.norm())
-    return float((first * second).sum()) / size if size > 0 else 0.0
-
-
 def place(
     motion: FoundMotion, moving: Tensor, guess: Tensor, largest_px: float = 15.0
 ) -> FoundMotion:
@@ -160,12 +148,12 @@ def place(
     if not float(agreement.max()) > 0:
         return motion
     row, column = divmod(int(agreement.argmax()), shape[1])
-    y_px = float(y[row]) + _between_samples(agreement[:, column].roll(-row)[[-1, 0, 1]])
-    x_px = float(x[column]) + _between_samples(agreement[row].roll(-column)[[-1, 0, 1]])
+    y_px = float(y[row]) + between_samples(agreement[:, column].roll(-row)[[-1, 0, 1]])
+    x_px = float(x[column]) + between_samples(agreement[row].roll(-column)[[-1, 0, 1]])
     return motion.translated(-x_px, -y_px)
 
 
-def _between_samples(around: Tensor) -> float:
+def between_samples(around: Tensor) -> float:
     """Place of the top of a parabola through three samples, relative to the middle one."""
     low, middle, high = around.tolist()
     bend = low - 2 * middle + high

@@ -30,8 +30,9 @@ from torch import Tensor
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.motions import FoundMotion, choose, explained_share
-from prodm.model.reading import read_path
+from prodm.model.motions import FoundMotion, explained_share
+from prodm.model.placing import settle
+from prodm.model.reading import look_through, read_path
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
 
@@ -75,9 +76,15 @@ class Separator:
     num_slices: int
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
 
-    def read(self, moving_hu: Tensor) -> Tensor | None:
+    def look(self, windows: Tensor) -> Tensor:
+        """Return what a reader is shown of windows [B, k, Y, X] (``look_through``)."""
+        return look_through(self.predict, self.num_slices, windows)
+
+    def read(self, moving_hu: Tensor, still_hu: Tensor) -> Tensor | None:
         """Return the path of what moves [Z, Y, X], where there is a reader."""
-        return None if self.reader is None else read_path(moving_hu, *self.reader)
+        if self.reader is None:
+            return None
+        return read_path(moving_hu, still_hu / STILL_HU, *self.reader)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,20 +101,20 @@ def correct_by_phase(
     settings: SearchSettings,
     generator: torch.Generator,
     guess_hu: Tensor | None = None,
-    read: Callable[[Tensor], Tensor | None] = lambda moving_hu: None,
+    read: Callable[[Tensor, Tensor], Tensor | None] = lambda moving_hu, still_hu: None,
 ) -> Phased:
     """Correct one block [Z, Y, X] whose background is known.
 
-    ``guess_hu`` is a first guess of the calcium at rest over its background, ``read`` tells how
-    what moves does so, for the search to start from.
+    ``guess_hu`` is a first guess of the calcium at rest over its background. ``read`` tells from
+    it how what moves does so, for the search to start from.
     """
     moving = block_hu - background_hu
     if float(moving.max()) < LEAST_MOVING_HU:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    motions = search(moving, settings, generator, read(moving))
-    motion = motions[0]
-    if guess_hu is not None:
-        motion = choose(motions, [one.undo(moving) for one in motions], guess_hu)
+    path = None if guess_hu is None else read(moving, guess_hu)
+    motion = search(moving, settings, generator, path)[0]
+    if guess_hu is not None and not motion.is_rest:
+        motion = settle(motion, moving, guess_hu / STILL_HU)
     return Phased(background_hu + motion.focused(moving), moving, motion)
 
 

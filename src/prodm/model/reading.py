@@ -6,9 +6,9 @@ Each projection of what moves is that of the lesion at rest, shifted by s(theta)
     path[:, 0]    s in pixels at ``NUM_ANGLES`` angles over 180 degrees, from 0 on
     path[:, 1]    the displacement along z in slices at the same angles
 
-up to the place: that a drift starts at rest and an oscillation swings about it is learnt from the
-simulator's motions. It learns from what moves as a good separator would see it, through a gate and
-over smoothed tissue.
+The place, a translation of what moves, shows in no image of it. That a drift starts at rest and an
+oscillation swings about it is learnt from the simulator's motions, and where calcium may rest at
+all is told by a separator (``prodm.model.separation``), through which the reader looks.
 """
 
 import math
@@ -31,7 +31,9 @@ NUM_BINS = 90  # of a projection, one pixel wide: the square's diagonal
 STRIDES = ((1, 2), (2, 2), (2, 2), (2, 2))  # of angles and bins, level by level
 NUM_HIDDEN = 512
 SHIFT_SCALE_PX = 5.0  # so that the network's own values are about 1
-SHAPE_WEIGHT = 0.5  # of s up to a translation, on top of s itself
+REST_SCALE = 5.0  # likewise; the odds of a few pixels in a row
+SHIFT_WEIGHT = 0.5
+SHAPE_WEIGHT = 2.0  # of s up to a translation, which shows; the place is found otherwise too
 SLICE_WEIGHT = 2.0
 NUM_READ = 3  # slices of a block whose windows are read
 
@@ -46,7 +48,7 @@ class MotionReader(nn.Module):
                 f"a reader has {len(STRIDES)} levels of channels, got {list(settings.channels)}"
             )
         self.settings = settings
-        widths = (settings.num_slices, *settings.channels)
+        widths = (2 * settings.num_slices, *settings.channels)
         self.levels = nn.Sequential(
             *(
                 _level(num_in, num_out, stride)
@@ -66,14 +68,19 @@ class MotionReader(nn.Module):
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return the paths [B, 2, NUM_ANGLES] of what moves, ``y`` [B, k, Y, X]."""
-        if y.shape[1] != self.settings.num_slices:
+        """Return the paths [B, 2, NUM_ANGLES] of windows ``y`` [B, 2 k, Y, X].
+
+        They hold what moves, and then the odds of calcium at rest.
+        """
+        num_slices = self.settings.num_slices
+        if y.shape[1] != 2 * num_slices:
             raise ProdmError(
-                f"this reader takes windows of {self.settings.num_slices} slices, got {y.shape[1]}"
+                f"this reader takes windows of 2 x {num_slices} slices, got {y.shape[1]}"
             )
-        traces = projections(around_lesion(y))
-        largest = traces.flatten(1).abs().amax(dim=1).clamp(min=1e-6)
-        answer: Tensor = self.head(self.levels(traces / largest[:, None, None, None]))
+        traces, rests = projections(around_lesion(y, num_slices)).chunk(2, dim=1)
+        largest = traces.flatten(1).abs().amax(dim=1).clamp(min=1e-6)[:, None, None, None]
+        seen = torch.cat([traces / largest, rests / REST_SCALE], dim=1)
+        answer: Tensor = self.head(self.levels(seen))
         return answer.reshape(-1, 2, NUM_ANGLES) * answer.new_tensor([[SHIFT_SCALE_PX], [1.0]])
 
 
@@ -88,20 +95,47 @@ def _level(num_in: int, num_out: int, stride: tuple[int, int]) -> nn.Sequential:
     )
 
 
-def read_path(moving: Tensor, predict: Callable[..., Tensor], num_slices: int) -> Tensor:
+def read_path(
+    moving: Tensor, rests: Tensor, predict: Callable[..., Tensor], num_slices: int
+) -> Tensor:
     """Return the path [2, NUM_ANGLES] that a trained reader sees in what moves [Z, Y, X].
 
-    It looks at the slices that hold most of it, and their answers count by their energy.
+    ``rests`` [Z, Y, X] are the odds of calcium at rest. The reader looks at the slices that hold
+    most of what moves, and their answers count by their energy.
     """
     energy = (moving**2).sum(dim=(1, 2))
     strongest = energy.argsort(descending=True)[:NUM_READ]
     generator = torch.Generator()  # a reader draws nothing
     half = num_slices // 2
-    around = functional.pad(moving, (0, 0, 0, 0, half, half))  # nothing moves beyond the block
-    windows = around.unfold(0, num_slices, 1).movedim(-1, 1)
-    paths = predict(windows[strongest], generator)
+    windows = []
+    for image in (moving, rests):
+        around = functional.pad(image, (0, 0, 0, 0, half, half))  # nothing is beyond the block
+        windows.append(around.unfold(0, num_slices, 1).movedim(-1, 1)[strongest])
+    paths = predict(torch.cat(windows, dim=1), generator)
     weights = energy[strongest] / energy[strongest].sum()
     return (weights[:, None, None] * paths).sum(dim=0)
+
+
+def look_through(separate: Callable[..., Tensor], num_seen: int, windows: Tensor) -> Tensor:
+    """Return what a separator of ``num_seen`` slices sees in windows [B, k, Y, X], [B, 2 k, Y, X].
+
+    What moves, then the odds of calcium at rest. Slices in the middle of a window are seen in
+    the middle, those at its ends as the ends of the first and the last.
+    """
+    num_slices = windows.shape[1]
+    if num_slices < num_seen:
+        raise ProdmError(f"a reader must take at least the {num_seen} slices of its separator")
+    parts = windows.unfold(1, num_seen, 1).movedim(-1, 2)
+    with torch.no_grad():
+        seen = separate(parts.flatten(0, 1), torch.Generator())  # a separator draws nothing
+    behind, rests = seen.reshape(*parts.shape[:2], *seen.shape[1:]).chunk(2, dim=2)
+    half = num_seen // 2
+
+    def middles(image: Tensor) -> Tensor:
+        ends = image[:, 0, :half], image[:, -1, half + 1 :]
+        return torch.cat([ends[0], image[:, :, half], ends[1]], dim=1)
+
+    return torch.cat([windows - middles(behind), middles(rests)], dim=1)
 
 
 def what_shows(moving: Tensor, background: Tensor) -> Tensor:
@@ -124,7 +158,11 @@ def reading_loss(path: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
     means = {
         name: (holds * value).sum() / holds.sum().clamp(min=1) for name, value in parts.items()
     }
-    total = means["shift"] + SHAPE_WEIGHT * means["shape"] + SLICE_WEIGHT * means["slices"]
+    total = (
+        SHIFT_WEIGHT * means["shift"]
+        + SHAPE_WEIGHT * means["shape"]
+        + SLICE_WEIGHT * means["slices"]
+    )
     return total, {name: value.detach() for name, value in means.items()}
 
 
@@ -160,9 +198,12 @@ def angles_rad() -> Tensor:
     return torch.arange(NUM_ANGLES) * (math.pi / NUM_ANGLES)
 
 
-def around_lesion(image: Tensor) -> Tensor:
-    """Return squares of ``SIZE_PX`` around the brightest part of images [B, k, Y, X]."""
-    bright = image.detach().clamp(min=0).sum(dim=1) ** 2
+def around_lesion(image: Tensor, num_slices: int) -> Tensor:
+    """Return squares of ``SIZE_PX`` of images [B, K, Y, X].
+
+    They lie around the brightest part of the first ``num_slices`` slices.
+    """
+    bright = image[:, :num_slices].detach().clamp(min=0).sum(dim=1) ** 2
     total = bright.sum(dim=(1, 2)).clamp(min=1e-12)
     corners = []
     for axis, length in ((2, image.shape[2]), (1, image.shape[3])):

@@ -35,6 +35,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from prodm.errors import ProdmError
 from prodm.model.baselines import (
     AnyNetwork,
+    Look,
     ModelSettings,
     Predict,
     build_network,
@@ -105,12 +106,13 @@ def train(
     resume: bool = False,
     init: Path | None = None,
     max_minutes: float | None = None,
+    look: Look | None = None,
     report: Report = lambda text, step, steps: None,
 ) -> dict[str, Any]:
     """Train until the steps or the minutes are used up; return the best metrics.
 
     ``max_minutes`` counts all the time spent, before and after a resume, and the learning
-    rate falls to its end by then.
+    rate falls to its end by then. ``look`` is what a reader is shown of windows.
     """
     with _process_group() as (rank, num_processes, device):
         if settings.shards % num_processes:
@@ -118,7 +120,7 @@ def train(
                 f"shards = {settings.shards} must be a multiple of the {num_processes} processes"
             )
         blocks = load_blocks(pairs, "train")
-        learner = _new_learner(settings, init, device, num_processes)
+        learner = _new_learner(settings, init, device, num_processes, look)
         log = Log(run / "log.csv", writes=rank == 0)
         if resume and (run / "last.safetensors").exists():
             _load_state(run / "last.safetensors", learner)
@@ -169,7 +171,11 @@ def train(
 
 
 def _new_learner(
-    settings: TrainingSettings, init: Path | None, device: torch.device, num_processes: int
+    settings: TrainingSettings,
+    init: Path | None,
+    device: torch.device,
+    num_processes: int,
+    look: Look | None,
 ) -> Learner:
     network = build_network(settings.model, settings.seed).to(device)
     if init is not None:
@@ -180,7 +186,7 @@ def _new_learner(
     average = get_ema_multi_avg_fn(settings.ema_decay)  # type: ignore[no-untyped-call]
     ema = AveragedModel(network, multi_avg_fn=average)
     players: list[nn.Module] = [
-        player.to(device) for player in build_players(settings.model, network, settings.seed)
+        player.to(device) for player in build_players(settings.model, network, settings.seed, look)
     ]
     optimisers: list[torch.optim.Optimizer] = [
         torch.optim.Adam(

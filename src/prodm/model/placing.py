@@ -1,0 +1,107 @@
+"""Where a lesion rests: what its motion makes likely, and what the image shows.
+
+A translation shows in no image of what moves, which tells s(theta) only up to
+c cos(theta) + d sin(theta). Two things tell the place (c, d):
+
+    the motion   The simulator's motions of the same shape, which is s without its translation,
+                 rest in few places. For a drift it is one. For an oscillation with one period in
+                 the scan it is a circle: sin(2 theta + q) <w, n> is half a wave of three periods,
+                 which shows, and half a translation, whose direction depends on that of w.
+    the image    A separator's odds that calcium rests, over the pixels of the lesion.
+
+The place is where the two together are likeliest. The first is a density over many motions that
+were drawn as the simulator draws them, each counting by how close its shape is.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from prodm.model.families import draw_motions
+from prodm.model.motions import FoundMotion, between_samples
+from prodm.model.reading import angles_rad, true_path, without_translation
+
+NUM_DRAWS = 50_000
+DRAWS_AT_ONCE = 10_000
+NUM_CLOSEST = 3_000  # of the draws, which the others add nothing to
+SHAPE_ERROR_PX = 0.5  # of a motion that was found
+NUM_INDEPENDENT = 8  # errors of s over the scan
+PLACE_ERROR_PX = 0.7  # what a draw spreads over
+ELSEWHERE = 1e-5  # density where no motion of the shape rests
+EVIDENCE = 1.0  # what the mean log-odds over a lesion count
+LEAST_LOG_ODDS = -9.0
+FARTHEST_PX = 16
+LESION_HU = 60.0
+BRIGHTEST_HU = 500.0  # more counts no more
+
+
+def settle(motion: FoundMotion, moving_hu: Tensor, odds: Tensor) -> FoundMotion:
+    """Return a motion of what moves [Z, Y, X] with its likeliest translation.
+
+    ``odds`` [Z, Y, X], 0 to 1, are those that calcium rests in a pixel.
+    """
+    path = motion.shift_at(angles_rad())
+    there = _translation(path)
+    score = _density(path).log() + EVIDENCE * _evidence(motion.undo(moving_hu), odds, there)
+    inside = score[1:-1, 1:-1]
+    row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
+    x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])
+    y_px = row - FARTHEST_PX + between_samples(score[row - 1 : row + 2, column])
+    return motion.translated(x_px - float(there[0]), y_px - float(there[1]))
+
+
+def _places() -> tuple[Tensor, Tensor]:
+    """All whole translations along x and along y, [Y, X]."""
+    along = torch.arange(-FARTHEST_PX, FARTHEST_PX + 1).float()
+    x_px, y_px = torch.meshgrid(along, along, indexing="xy")
+    return x_px, y_px
+
+
+def _translation(path: Tensor) -> Tensor:
+    """Return (c, d) of paths [..., N]: what c cos + d sin makes up of them."""
+    angles = angles_rad().to(path)
+    translation: Tensor = path @ torch.linalg.pinv(torch.stack([angles.cos(), angles.sin()]))
+    return translation
+
+
+@lru_cache(maxsize=1)
+def _known_motions() -> tuple[Tensor, Tensor]:
+    """Shapes [N, angles] of motions of the simulator, and their translations [N, 2]."""
+    generator = torch.Generator().manual_seed(0)
+    paths = []
+    for _ in range(NUM_DRAWS // DRAWS_AT_ONCE):
+        motions = draw_motions(DRAWS_AT_ONCE, None, generator)
+        paths.append(true_path(motions.displacement(), motions.start_rad)[:, 0])
+    drawn = torch.cat(paths)
+    return without_translation(drawn), _translation(drawn)
+
+
+def _density(path: Tensor) -> Tensor:
+    """Return how many motions of the shape of a path rest at each place."""
+    shapes, translations = _known_motions()
+    away = (shapes - without_translation(path)).square().mean(dim=1)
+    weight = torch.softmax(-away * NUM_INDEPENDENT / (2 * SHAPE_ERROR_PX**2), dim=0)
+    closest = weight.topk(NUM_CLOSEST)
+    x_px, y_px = (place.reshape(-1, 1) for place in _places())
+    x, y = translations[closest.indices].T
+    spread = torch.exp(-((x_px - x) ** 2 + (y_px - y) ** 2) / (2 * PLACE_ERROR_PX**2))
+    return (spread @ closest.values + ELSEWHERE).reshape(_places()[0].shape)
+
+
+def _evidence(undone: Tensor, odds: Tensor, there: Tensor) -> Tensor:
+    """Return the mean log-odds over the lesion, were it at each place.
+
+    ``there`` is the translation that the lesion is seen at rest with.
+    """
+    lesion = torch.where(undone > LESION_HU, undone.clamp(max=BRIGHTEST_HU).sqrt(), 0.0)
+    lesion = lesion / lesion.sum().clamp(min=1e-6)
+    log_odds = torch.logit(odds, eps=1e-6).clamp(min=LEAST_LOG_ODDS) - LEAST_LOG_ODDS
+    height, width = lesion.shape[-2:]
+    shape = (2 * height, 2 * width)
+    first, second = (torch.fft.rfft2(image, s=shape) for image in (lesion, log_odds))
+    agreement = torch.fft.irfft2((first.conj() * second).sum(dim=0), s=shape)
+    x_px, y_px = _places()
+    columns, rows = (there[0] - x_px).round().long(), (there[1] - y_px).round().long()
+    at_places: Tensor = agreement[rows % shape[0], columns % shape[1]]
+    return at_places
