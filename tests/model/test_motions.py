@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from prodm.model import motions
 from prodm.model.motions import FoundMotion, explained_share, lack_of_peak, place
 from prodm.model.phasing import Phased
 from prodm.physics import phase
@@ -59,6 +60,20 @@ def test_refocusing_is_sharp_along_z_where_undoing_blurs() -> None:
     assert error(motion.undo(moving)) > 0.2
     assert error(motion.refocus(moving)) < 0.12
     assert float(motion.refocus(moving).min()) >= 0
+
+
+def test_streaks_that_a_gate_cut_off_are_not_taken_for_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the ends of its streaks a lesion is fainter; less so where their lack counts less."""
+    motion, true = drift(0.3), lesions()
+    moving = motion.apply(true)
+    gated = torch.where(moving.abs() > 0.15 * moving.max(), moving, torch.zeros_like(moving))
+    errors = []
+    for weight in (1.0, 0.5):
+        monkeypatch.setattr(motions, "SHUT_WEIGHT", weight)
+        errors.append(error(motion.refocus(gated)))
+    assert errors[1] < 0.95 * errors[0]
 
 
 def test_refocusing_without_motion_changes_nothing() -> None:

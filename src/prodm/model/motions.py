@@ -25,7 +25,8 @@ from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
 PADDING = 32
-NUM_FITTED = 5  # steps of ``refocus``
+NUM_FITTED = 10  # steps of ``refocus``
+SHUT_WEIGHT = 0.5  # of what was not taken to move at all: streaks end where a gate is shut
 FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
 CALCIUM_HU = 80.0  # once in focus; what has no such pixel beside it is grain, its bright half
 DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, more keeps it moving
@@ -67,14 +68,16 @@ class FoundMotion:
 
         By least squares: a few projected gradient steps with momentum (FISTA; Beck and
         Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
+        Where nothing at all was taken to move, calcium may still have passed: that counts less.
         """
         if self.is_rest:
             return moving
         still = before = self.undo(moving).clamp(min=0)
         momentum = 1.0
         ahead = still
+        weight = torch.where(moving == 0, SHUT_WEIGHT, 1.0)
         for _ in range(NUM_FITTED):
-            error = self.undo(self.apply(ahead) - moving)
+            error = self.undo(weight * (self.apply(ahead) - moving))
             before, still = still, (ahead - FIT_STEP * error).clamp(min=0)
             next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = still + (momentum - 1) / next_momentum * (still - before)
