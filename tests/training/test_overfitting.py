@@ -150,7 +150,7 @@ def regression(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_200_blocks(
-    method: str, pairs: Pairs, regression: Path, tmp_path: Path
+    method: str, pairs: Pairs, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """The GAN starts from what regression looks at (as SRGAN does; Ledig et al., CVPR 2017).
 
@@ -160,10 +160,11 @@ def test_every_method_learns_200_blocks(
     """
     settings = settings_of(method)
     if method == "unet":
-        weights = regression
+        weights = request.getfixturevalue("regression")
     else:
         init = None
         if method == "cgan":
+            regression = request.getfixturevalue("regression")
             init = without_its_last_layer(regression, tmp_path / "start.safetensors")
         weights = learn(settings, pairs, tmp_path / "run", init)
     trained = load_network(weights).network
