@@ -28,6 +28,7 @@ from prodm.model.phasing import (
     Separation,
     Separator,
     correct_by_phase,
+    in_focus,
     separate_by_network,
 )
 from prodm.model.placing import settle
@@ -120,8 +121,7 @@ def methods(
     def by(moves: Moving, find: Find) -> Callable[[Patch, torch.Generator], Tensor]:
         def correct(patch: Patch, generator: torch.Generator) -> Tensor:
             moving = moves(patch)
-            motion = find(patch, moving, generator)
-            return _hu(patch.moving) - moving + motion.focused(moving)
+            return in_focus(_hu(patch.moving), moving, find(patch, moving, generator))
 
         return correct
 

@@ -12,7 +12,7 @@ from prodm.evaluation.patches import Patch, correct_and_judge, load_patches
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.motions import FoundMotion
-from prodm.model.phasing import Separator, correct_hu_by_phase, separate_by_network
+from prodm.model.phasing import Separator, correct_hu_by_phase, in_focus, separate_by_network
 from prodm.model.sampler import correct_blocks
 from prodm.pairs.store import Pairs
 
@@ -53,11 +53,9 @@ def _judge_reading(patch: Patch, separator: Separator) -> Outcome:
     """Judge a patch whose motion is undone as it was read."""
     block = torch.from_numpy(patch.moving.astype(np.float32))
     seen = separate_by_network(block[None], separator)
-    background, moving = seen.background_hu[0], block - seen.background_hu[0]
+    moving = block - seen.background_hu[0]
     path = separator.read(moving, seen.still_hu[0]) if moving.any() else None
-    corrected = block
-    if path is not None:
-        corrected = background + FoundMotion.from_path(path).focused(moving)
+    corrected = block if path is None else in_focus(block, moving, FoundMotion.from_path(path))
     return judge(corrected.numpy(), measure(patch.still, patch.background, patch.row.spacing_mm))
 
 

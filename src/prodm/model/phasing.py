@@ -1,10 +1,12 @@
 """Correction by phase: tell what moves from what lies behind it, find its motion, undo it.
 
-    corrected = y - e + refocus(e)       e = y - b, what moves; b, the background
+    x = refocus(e)                   e = y - b, what moves; b, the background
+    corrected = y - move(x) + x
 
-Whatever e is, what is put in its place is seen as e when it moves: calcium is put back in focus,
-and none can be invented. The whole difficulty is e, since the faint negative and streaky parts of a
-moving lesion tell the motion. It comes from one of two places:
+Calcium is put back in focus, and what is taken away is how that calcium is seen when it moves: none
+can be invented, and all else stays as it is, the grain of the tissue included. The whole difficulty
+is e, since the faint negative and streaky parts of a moving lesion tell the motion. It comes from
+one of two places:
 
     ``separate_by_network``    a separator network, trained on the simulator's exact answer. It
         also guesses the calcium at rest, blurred where it is not sure, which tells its place.
@@ -115,7 +117,17 @@ def correct_by_phase(
     motion = search(moving, settings, generator, path)[0]
     if guess_hu is not None and not motion.is_rest:
         motion = settle(motion, moving, guess_hu / STILL_HU)
-    return Phased(background_hu + motion.focused(moving), moving, motion)
+    return Phased(in_focus(block_hu, moving, motion), moving, motion)
+
+
+def in_focus(
+    block_hu: Tensor, moving_hu: Tensor, motion: FoundMotion, share: float = 1.0
+) -> Tensor:
+    """Return a block with what moves put back in focus, or a ``share`` of it."""
+    if motion.is_rest:
+        return block_hu
+    still = motion.focused(moving_hu)
+    return block_hu + share * (still - motion.apply(still))
 
 
 def correct_without_weights(
@@ -141,7 +153,7 @@ def correct_without_weights(
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
         motion = search(moving, settings, generator)[0]
     share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
-    return Phased(block_hu + share * (motion.focused(moving) - moving), moving, motion)
+    return Phased(in_focus(block_hu, moving, motion, share), moving, motion)
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:
