@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prodm.model import normalise
+from prodm.model import consistency, normalise
 from prodm.model.baselines import ModelSettings
 from prodm.model.bridge import BrownianBridge
 from prodm.model.consistency import TRUSTED, correct_consistently
@@ -93,6 +93,14 @@ def test_calcium_that_was_made_up_goes_again() -> None:
     corrected = correct(invented, moved(), tissue())
     assert float((corrected - tissue())[2, 8:14, 8:14].mean()) < 50
     assert error(corrected) < 0.35
+
+
+def test_a_network_that_paints_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the phase is not trusted at all, a network may give as much calcium as moves."""
+    monkeypatch.setattr(consistency, "TRUSTED", (2.0, 3.0))
+    modest, painted = (tissue() + amount * lesion() for amount in (0.5, 40.0))
+    torch.testing.assert_close(correct(modest, moved(), tissue()), modest, atol=0.1, rtol=0)
+    assert error(correct(painted, moved(), tissue())) < 0.06 * error(painted)
 
 
 def test_a_block_in_which_nothing_moves_stays_as_it_is() -> None:

@@ -4,13 +4,14 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    phased     background + what moves, put back in focus; worked out once per block
+    phased     what moves, put back in focus; worked out once per block
     x0^        <- (1 - w) x0^ + w phased
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
-where no motion explains what is seen. Windows of one block share its motion. A block in which
-the separator sees nothing move, or whose motion is rest, stays as it is, whatever the network
-would paint into it.
+where no motion explains what is seen. It also rises where x0^ has more calcium than moves, since a
+motion keeps the sum: a network that paints is not believed. Windows of one block share its motion.
+A block in which the separator sees nothing move, or whose motion is rest, stays as it is, whatever
+the network would paint into it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,14 @@ from torch import Tensor
 from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
-from prodm.model.phasing import Phased, Separator, correct_by_phase, separate_by_network, trust
+from prodm.model.phasing import (
+    LEAST_MOVING_HU,
+    Phased,
+    Separator,
+    correct_by_phase,
+    separate_by_network,
+    trust,
+)
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
 
@@ -56,14 +64,25 @@ class Consistency:
         change.flatten(0, 1)[self.wanted] = (HIGH_HU - LOW_HU) * middles
         self.result_hu = torch.stack(
             [
-                (1 - share) * estimate + share * one.corrected_hu
-                for estimate, one, share in zip(
-                    self.blocks_hu + change, self.phased, self._shares, strict=True
+                torch.lerp(one.corrected_hu, block + wanted, (1 - share) * _belief(wanted, one))
+                for block, wanted, one, share in zip(
+                    self.blocks_hu, change, self.phased, self._shares, strict=True
                 )
             ]
         )
         together = (self.result_hu - LOW_HU) / (HIGH_HU - LOW_HU)
         return slice_windows(together, self.num_slices)[self.wanted]
+
+
+def _belief(change_hu: Tensor, phased: Phased) -> Tensor:
+    """How far to believe a network that wants a change, from 0 to 1.
+
+    It is the calcium that moves over the calcium that there would be, where that is more.
+    """
+    over_tissue = phased.moving_hu + change_hu
+    painted = over_tissue[over_tissue > LEAST_MOVING_HU].sum()
+    moving: Tensor = phased.moving_hu.clamp(min=0).sum()
+    return (moving / painted.clamp(min=1)).clamp(max=1)
 
 
 def _share(phased: Phased) -> float:
