@@ -1,7 +1,6 @@
 """Every method must be able to learn 200 blocks by heart, or it cannot learn at all."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.checkpoint import load_network, save_checkpoint
 from prodm.model.losses import LossSettings
 from prodm.model.network import NetworkSettings
-from prodm.model.reading import look_through
 from prodm.pairs.build import BuildSettings, build
 from prodm.pairs.sources import phantom_sources
 from prodm.pairs.store import Pairs
@@ -120,8 +118,8 @@ def look_of(settings: TrainingSettings) -> Look | None:
     """A reader looks through the separator that ships."""
     if settings.model.method != "reader":
         return None
-    separator = load_phase(shipped_weights("separator")).separator
-    return partial(look_through, separator.predict, separator.num_slices)
+    look: Look = load_phase(shipped_weights("separator")).separator.look
+    return look
 
 
 def learn(settings: TrainingSettings, pairs: Pairs, run: Path, init: Path | None = None) -> Path:
