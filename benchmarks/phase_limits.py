@@ -104,7 +104,7 @@ def methods(
     def settled(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         motion = found(patch, moving, generator)
         odds = separation(_hu(patch.moving)).still_hu / STILL_HU
-        return motion if motion.is_rest else settle(motion, moving, odds)
+        return motion if motion.is_rest else settle(motion, motion.undo(moving), odds)
 
     def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         return place(found(patch, moving, generator), moving, _still(patch))
@@ -128,7 +128,7 @@ def methods(
     def at_rest(patch: Patch, generator: torch.Generator) -> Tensor:
         seen = separation(_hu(patch.still))
         return correct_by_phase(
-            _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu, separator.read
+            _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu, separator
         ).corrected_hu
 
     return {

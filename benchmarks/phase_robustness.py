@@ -99,7 +99,7 @@ def corrections(separator: Path | None, reader: Path | None) -> dict[str, Correc
         moving = torch.from_numpy(seen.moving)
         parts = separate_by_network(moving[None], network)
         background, guess = parts.background_hu[0], parts.still_hu[0]
-        return correct_by_phase(moving, background, settings, generator, guess, network.read)
+        return correct_by_phase(moving, background, settings, generator, guess, network)
 
     return {**ways, SEPARATIONS[-1]: learnt}
 

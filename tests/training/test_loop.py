@@ -21,6 +21,7 @@ from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint
 from prodm.model.losses import LossSettings
 from prodm.model.network import NetworkSettings
 from prodm.pairs.store import Pairs
+from prodm.training.findings import load_findings
 from prodm.training.log import Log
 from prodm.training.loop import TrainingSettings, train
 from prodm.training.run import open_run
@@ -236,10 +237,42 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
     assert "another separator" in str(again.exception)
 
 
-def test_only_readers_take_a_separator(pairs: Pairs, tmp_path: Path) -> None:
+def test_a_focuser_learns_from_motions_that_were_found(pairs: Pairs, tmp_path: Path) -> None:
+    """From the command to weights. What was found is kept, and a resumed run finds the rest."""
+    run, network = tmp_path / "run", "model.network"
+    small = (
+        "focuser", "--set", "num_steps=2", "--set", "batch_size=2", "--workers", "1",
+        "--set", f"{network}.channels=[8,16]", "--set", f"{network}.attention=[false,false]",
+        "--set", f"{network}.num_head_channels=8",
+    )  # fmt: skip
+    result = command(pairs, run, *small, "--findings", "2")
+    assert result.exit_code == 0, result.output
+    assert load_network(run / "best.safetensors").settings.method == "focuser"
+    kept = (run / "findings" / "000000.npz").read_bytes()
+    (run / "findings" / "000001.npz").unlink()
+    again = command(pairs, run, *small, "--findings", "3", "--resume")
+    assert again.exit_code == 0, again.output
+    assert len(load_findings(run / "findings")) == 3
+    assert (run / "findings" / "000000.npz").read_bytes() == kept
+    (run / "findings" / "000002.npz").write_bytes(kept[:1000])
+    damaged = command(pairs, run, *small, "--findings", "3", "--resume")
+    assert isinstance(damaged.exception, ProdmError)
+    assert "000002.npz is damaged" in str(damaged.exception)
+
+
+@pytest.mark.parametrize(
+    ("settings", "option", "sentence"),
+    [
+        ("compact", "--separator", "--separator is for readers"),
+        ("reader", "--reader", "--reader is for focusers"),
+    ],
+)
+def test_only_some_take_the_weights_of_others(
+    pairs: Pairs, tmp_path: Path, settings: str, option: str, sentence: str
+) -> None:
     weights = separator_file(tmp_path / "separator.safetensors")
-    result = command(pairs, tmp_path / "run", "compact", "--separator", weights)
-    assert "--separator is for readers" in str(result.exception)
+    result = command(pairs, tmp_path / "run", settings, option, weights)
+    assert sentence in str(result.exception)
     assert not (tmp_path / "run").exists()
 
 

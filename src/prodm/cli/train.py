@@ -53,7 +53,28 @@ from prodm.errors import ProdmError
     "separator_file",
     type=click.Path(path_type=Path),
     metavar="WEIGHTS",
-    help="Separator that a reader learns to look through.  [default: the one that ships]",
+    help="Separator that a reader or a focuser looks through.  [default: the one that ships]",
+)
+@click.option(
+    "--reader",
+    "reader_file",
+    type=click.Path(path_type=Path),
+    metavar="WEIGHTS",
+    help="Reader that finds the motions a focuser learns from.  [default: the one that ships]",
+)
+@click.option(
+    "--findings",
+    "num_findings",
+    type=click.IntRange(1),
+    default=4000,
+    show_default=True,
+    help="Blocks whose motions are found, before a focuser learns from them.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that find motions.  [default: the number of cores]",
 )
 @click.option("--validation-patches", type=click.IntRange(2), default=100, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print the settings in full and stop.")
@@ -68,24 +89,29 @@ def train(
     max_minutes: float | None,
     seed: int | None,
     separator_file: Path | None,
+    reader_file: Path | None,
+    num_findings: int,
+    workers: int | None,
     validation_patches: int,
     dry_run: bool,
 ) -> None:
     """Train a correction on pairs.
 
     SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
-    reader, paper. On several GPUs start it with torchrun.
+    reader, focuser, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take the cores
     from dataclasses import asdict
+    from functools import partial
 
-    from prodm.cli.terminal import training_report
-    from prodm.correction.correctors import load_phase, shipped_weights
+    from prodm.cli.terminal import progress_bar, training_report
+    from prodm.correction.correctors import load_phase
     from prodm.evaluation.validation import uncorrected, validator
     from prodm.pairs.store import Pairs
     from prodm.runs import fill
+    from prodm.training.findings import FINDINGS, make_findings
     from prodm.training.loop import TrainingSettings
     from prodm.training.loop import train as run_training
     from prodm.training.run import open_run
@@ -96,11 +122,8 @@ def train(
         click.echo(json.dumps(asdict(settings), indent=2))
         return
     pairs = Pairs(pairs_folder)
-    phased = None
-    if settings.model.method == "reader":
-        phased = load_phase(separator_file or shipped_weights("separator"))
-    elif separator_file is not None:
-        raise ProdmError(f"--separator is for readers, and this trains a {settings.model.method}")
+    files = _parts(settings.model.method, separator_file, reader_file)
+    phased = load_phase(*files) if files else None
     validate = validator(
         pairs,
         count=validation_patches,
@@ -112,6 +135,18 @@ def train(
     open_run(output, settings, pairs, resume=resume, inputs=inputs)
     before = uncorrected(pairs, count=validation_patches)
     click.echo(f"validation without correction: {_sentence(before)}", err=True)
+    if settings.model.method == "focuser":
+        with progress_bar("finding motions") as progress:
+            make_findings(
+                output / FINDINGS,
+                pairs,
+                partial(_load_separator, files),
+                settings.windows,
+                count=num_findings,
+                seed=settings.seed,
+                workers=workers or os.cpu_count() or 1,
+                progress=progress,
+            )
     with training_report() as report:
         result = run_training(
             settings,
@@ -121,10 +156,30 @@ def train(
             resume=resume,
             init=init,
             max_minutes=max_minutes,
-            look=None if phased is None else phased.separator.look,
+            look=phased.separator.look if phased and settings.model.method == "reader" else None,
             report=report,
         )
     click.echo(json.dumps({"uncorrected": before, **result}, indent=2))
+
+
+def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Path]:
+    """Return the weights that a method looks through, or refuse those that it does not."""
+    from prodm.correction.correctors import shipped_weights
+
+    if separator is not None and method not in ("reader", "focuser"):
+        raise ProdmError(f"--separator is for readers and focusers, and this trains a {method}")
+    if reader is not None and method != "focuser":
+        raise ProdmError(f"--reader is for focusers, and this trains a {method}")
+    if method not in ("reader", "focuser"):
+        return []
+    parts = [separator or shipped_weights("separator")]
+    return parts if method == "reader" else [*parts, reader or shipped_weights("reader")]
+
+
+def _load_separator(files: list[Path]) -> Any:  # noqa: ANN401 (its import loads torch)
+    from prodm.correction.correctors import load_phase
+
+    return load_phase(*files).separator
 
 
 def settings_values(

@@ -182,17 +182,15 @@ class ConsistentCorrector:
         )
 
 
-def load_consistent(
-    weights: Path, separator: Path, reader: Path | None = None
-) -> ConsistentCorrector:
-    """Return the corrector of a network that walks and a separator, or refuse them by name.
+def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
+    """Return the corrector of a network that walks and the ``parts`` of ``load_phase``.
 
-    With a ``reader`` the search for motions starts from what it reads.
+    What does not fit is refused by name.
     """
     from prodm.model.baselines import METHODS as TRAINED
     from prodm.model.checkpoint import load_network
 
-    walking, phased = load_network(weights), load_phase(separator, reader)
+    walking, phased = load_network(weights), load_phase(*parts)
     method = walking.settings.method
     if not TRAINED[method].walks:
         raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
@@ -208,8 +206,14 @@ def load_consistent(
     )
 
 
-def load_phase(separator: Path, reader: Path | None = None) -> PhaseCorrector:
-    """Return the corrector by phase of a separator and, where there is one, a reader."""
+def load_phase(
+    separator: Path, reader: Path | None = None, focuser: Path | None = None
+) -> PhaseCorrector:
+    """Return the corrector by phase of a separator.
+
+    With a ``reader`` the search for motions starts from what it reads, and a ``focuser`` takes a
+    second look once a motion was found.
+    """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
     from prodm.model.phasing import Separator
@@ -218,22 +222,24 @@ def load_phase(separator: Path, reader: Path | None = None) -> PhaseCorrector:
     if separating.settings.method != "separator":
         raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
     _check_size(separating, separator.name)
-    sha256, read = separating.sha256, None
-    if reader is not None:
-        reading = load_network(reader)
-        if reading.settings.method != "reader":
-            raise ProdmError(f"{reader} holds a {reading.settings.method} and no reader")
-        predict = build_predict(reading.settings, reading.network)
-        read = (predict, reading.settings.network.num_slices)
-        sha256 = _all_of(sha256, reading.sha256)
+    sha256, helpers = separating.sha256, {}
+    for name, file in (("reader", reader), ("focuser", focuser)):
+        if file is None:
+            continue
+        helper = load_network(file)
+        if helper.settings.method != name:
+            raise ProdmError(f"{file} holds a {helper.settings.method} and no {name}")
+        predict = build_predict(helper.settings, helper.network)
+        helpers[name] = (predict, helper.settings.network.num_slices)
+        sha256 = _all_of(sha256, helper.sha256)
     num_slices = separating.settings.network.num_slices
     return PhaseCorrector(
-        Separator(build_predict(separating.settings, separating.network), num_slices, read),
+        Separator(build_predict(separating.settings, separating.network), num_slices, **helpers),
         str(separating.info.get("name") or f"phase-net, {separator.stem}"),
         sha256,
         num_slices,
         _known_spacing(separating.info, separator.name),
-        draws=read is None,
+        draws="reader" not in helpers,
     )
 
 
@@ -269,7 +275,7 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method in ("separator", "reader"):
+    if settings.method in ("separator", "reader", "focuser"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
@@ -325,12 +331,16 @@ def _from_weights(weights: Path | None) -> Corrector:
 
 
 def _prodm(weights: Path | None) -> Corrector:
-    parts = shipped_weights("separator"), shipped_weights("reader")
-    return load_consistent(weights or shipped_weights(), *parts)
+    return load_consistent(weights or shipped_weights(), *_parts())
 
 
 def _phase_net(weights: Path | None) -> Corrector:
-    return load_phase(weights or shipped_weights("separator"), shipped_weights("reader"))
+    separator, *others = _parts()
+    return load_phase(weights or separator, *others)
+
+
+def _parts() -> list[Path]:
+    return [shipped_weights(name) for name in ("separator", "reader", "focuser")]
 
 
 def _identity(weights: Path | None) -> Corrector:

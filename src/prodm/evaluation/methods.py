@@ -4,9 +4,10 @@ A method corrects blocks. Where it comes from is one of
 
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
-    A+B, A+B+C        a network that walks, a separator and a reader, each a folder or file as
-                      above: the walk with the consistency step (``prodm.model.consistency``)
-    B+C               a separator and a reader: the correction by phase alone
+    A+B, A+B+C+D      a network that walks, a separator and, where wanted, a reader and a focuser,
+                      each a folder or file as above: the walk with the consistency step
+                      (``prodm.model.consistency``)
+    B+C, B+C+D        the same without a network that walks: the correction by phase alone
     a name            a method without weights, one of ``BY_NAME``
     module:function   somebody else's Python function, with this protocol
 
@@ -209,8 +210,10 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     trained = load_network(weights)
     if trained.settings.method == "separator":
         return _phased([weights], name, source)
-    if trained.settings.method == "reader":
-        raise ProdmError(f"{source} holds a reader, which corrects nothing by itself")
+    if trained.settings.method in ("reader", "focuser"):
+        raise ProdmError(
+            f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
+        )
     network = _Counted(trained.network)
     settings = trained.settings
     predict = build_predict(settings, network)
@@ -241,9 +244,12 @@ def _together(files: list[Path], name: str, source: str, num_jumps: int | None) 
     """Return the method of a separator with what comes before and after it."""
     from prodm.model.checkpoint import load_network
 
-    if load_network(files[0]).settings.method == "separator":
-        if len(files) > 2:
-            raise ProdmError(f"after a separator comes a reader and nothing else, got {source}")
+    phase_alone = load_network(files[0]).settings.method == "separator"
+    if len(files) > (3 if phase_alone else 4):
+        raise ProdmError(
+            f"after a separator come a reader, a focuser and nothing else, got {source}"
+        )
+    if phase_alone:
         return _phased(files, name, source)
     return _consistent(files, name, source, num_jumps)
 

@@ -28,8 +28,9 @@ def validator(
 ) -> Callable[[Predict, int], dict[str, float]]:
     """Return the function that training calls to measure its network.
 
-    A separator is measured by the correction by phase that it makes possible, and a reader by
-    the correction that undoes the motions that it reads through its ``separator``.
+    A separator is measured by the correction by phase that it makes possible, a reader by the
+    correction that undoes the motions that it reads through its ``separator``, and a focuser by
+    the correction by phase with its ``separator``, whose reader it shares.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
@@ -37,6 +38,9 @@ def validator(
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
             if method == "separator":
                 return correct_hu_by_phase(moving_hu, Separator(predict, num_slices), seed=seed)
+            if method == "focuser" and separator is not None:
+                focusing = replace(separator, focuser=(predict, num_slices))
+                return correct_hu_by_phase(moving_hu, focusing, seed=seed)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
         if method == "reader" and separator is not None:

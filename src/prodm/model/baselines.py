@@ -17,8 +17,9 @@ channels than a window has noise values at each place, and cannot pass the noise
     unet          plain regression: mean squared error of y - F(y)
     separator     tells what moves, with all its streaks, and where it rests
                   (``prodm.model.separation``)
-    reader        tells how it moves (``prodm.model.reading``). These two correct nothing by
-                  themselves; ``prodm.model.phasing`` does.
+    reader        tells how it moves (``prodm.model.reading``)
+    focuser       tells what it is at rest, once its motion was found (``prodm.model.focusing``).
+                  These three correct nothing by themselves; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -42,13 +43,14 @@ from torch.nn import functional
 
 from prodm.errors import ProdmError
 from prodm.model.bridge import BrownianBridge
+from prodm.model.focusing import Focuser, focusing_loss
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
 from prodm.model.reading import MotionReader, reading_loss
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
 
-AnyNetwork = CorrectionNetwork | MotionReader
+AnyNetwork = CorrectionNetwork | MotionReader | Focuser
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Predict(Protocol):
         """Return x0^ of moving windows [B, k, Y, X]; one-step methods ignore ``num_jumps``.
 
         A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
-        reader is given what a separator sees, and returns paths (``prodm.model.reading``).
+        reader is given what a separator sees, and returns paths (``prodm.model.reading``). A
+        focuser is given views, and returns calcium and its place (``prodm.model.focusing``).
         """
         ...
 
@@ -334,8 +337,19 @@ def reader_players(
     return (Player("network", network, loss),)
 
 
-def reader_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
-    """Return the paths of what a separator saw, ``request.y``."""
+def focuser_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
+    """What calcium is at rest, given the motion that was found."""
+
+    def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
+        if batch.views is None:
+            raise ProdmError("a focuser learns from motions that were found")
+        return focusing_loss(_call_once(network, batch.views), batch, settings.loss)
+
+    return (Player("network", network, loss),)
+
+
+def direct_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
+    """Return what a reader or a focuser answers to what it is shown, ``request.y``."""
     return _call_once(network, request.y)
 
 
@@ -358,7 +372,8 @@ METHODS: dict[str, Method] = {
     "cgan": Method(_ONE_CALL, gan_players, regression_predict),
     "unet": Method(_ONE_CALL, regression_players, regression_predict),
     "separator": Method(partial(_ONE_CALL, separates=True), separator_players, separator_predict),
-    "reader": Method(MotionReader, reader_players, reader_predict),
+    "reader": Method(MotionReader, reader_players, direct_predict),
+    "focuser": Method(Focuser, focuser_players, direct_predict),
 }
 
 

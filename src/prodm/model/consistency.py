@@ -112,7 +112,7 @@ def correct_consistently(
     for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
         seen = separate_by_network(blocks, separator)
         phased = [
-            correct_by_phase(block, background, search, generator, still, separator.read)
+            correct_by_phase(block, background, search, generator, still, separator)
             for block, background, still in zip(
                 blocks, seen.background_hu, seen.still_hu, strict=True
             )

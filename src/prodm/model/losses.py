@@ -48,7 +48,9 @@ class Batch:
     ``lesions`` its ``lesion_neighbourhoods`` (int), ``spacing_mm`` is [B, 3] as (z, y, x).
     ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
     ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
-    over 180 degrees, and ``start_rad`` [B] its first angle, where they are known.
+    over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
+    [B, 5 k, Y, X] are what a focuser sees of the windows' slices (``prodm.model.focusing``), and
+    ``rests`` is where calcium really rests.
     """
 
     still: Tensor
@@ -59,6 +61,8 @@ class Batch:
     background: Tensor | None = None
     displacement: Tensor | None = None
     start_rad: Tensor | None = None
+    views: Tensor | None = None
+    rests: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

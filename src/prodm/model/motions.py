@@ -50,9 +50,9 @@ class FoundMotion:
         shift_px, slice_shift = _at_views(path)
         return cls(shift_px, 0.0, slice_shift)
 
-    def undo(self, moving: Tensor) -> Tensor:
+    def undo(self, moving: Tensor, padding: int = PADDING) -> Tensor:
         """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
-        return self._turned(moving, -1)
+        return self._turned(moving, -1, padding)
 
     def apply(self, still: Tensor) -> Tensor:
         """Return images [..., Z, Y, X] as the motion shows them."""
@@ -112,13 +112,13 @@ class FoundMotion:
         added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
         return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
 
-    def _turned(self, image: Tensor, sign: int) -> Tensor:
+    def _turned(self, image: Tensor, sign: int, padding: int = PADDING) -> Tensor:
         parts = [
             None if part is None else sign * part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
             for part in (self.shift_px, self.slice_shift)
         ]
         turned: Tensor = phase.apply(
-            image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=PADDING
+            image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=padding
         )
         return turned
 

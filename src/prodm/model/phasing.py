@@ -10,6 +10,8 @@ one of two places:
 
     ``separate_by_network``    a separator network, trained on the simulator's exact answer. It
         also guesses the calcium at rest, blurred where it is not sure, which tells its place.
+        A focuser, where there is one, then takes a second look, at the image with the motion
+        undone, and its answer takes the place of x (``prodm.model.focusing``).
     ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
         first e, which lacks most of what is negative, so that the search looks for the
         sharpest image. Then, in turns: the peaks of the focused image, moved again, are what the
@@ -20,7 +22,6 @@ Without a guess the lesion stays at the centre of what was observed, because a t
 shows in no image of what moves; only the anatomy around it tells.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,8 +33,9 @@ from torch import Tensor
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
+from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
-from prodm.model.placing import settle
+from prodm.model.placing import place_of, settle, shifted
 from prodm.model.reading import look_through, read_path
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
@@ -60,13 +62,16 @@ class Phased:
     corrected_hu: Tensor
     moving_hu: Tensor  # what was taken to move
     motion: FoundMotion | None  # None where nothing was found to move
+    refocused_hu: Tensor | None = None  # what moves, in focus, where that is known already
 
     @property
     def explained(self) -> float:
         """Share of what moves that the motion of its focused, positive part explains."""
         if self.motion is None:
             return 1.0
-        still = self.motion.refocus(self.moving_hu).clamp(min=0)
+        still = self.refocused_hu
+        if still is None:
+            still = self.motion.refocus(self.moving_hu).clamp(min=0)
         return explained_share(self.moving_hu, still, self.motion)
 
 
@@ -77,6 +82,7 @@ class Separator:
     predict: Predict
     num_slices: int
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
+    focuser: tuple[Predict, int] | None = None  # and a focuser
 
     def look(self, windows: Tensor) -> Tensor:
         """Return what a reader is shown of windows [B, k, Y, X] (``look_through``)."""
@@ -103,21 +109,48 @@ def correct_by_phase(
     settings: SearchSettings,
     generator: torch.Generator,
     guess_hu: Tensor | None = None,
-    read: Callable[[Tensor, Tensor], Tensor | None] = lambda moving_hu, still_hu: None,
+    separator: Separator | None = None,
 ) -> Phased:
     """Correct one block [Z, Y, X] whose background is known.
 
-    ``guess_hu`` is a first guess of the calcium at rest over its background. ``read`` tells from
-    it how what moves does so, for the search to start from.
+    ``guess_hu`` is a first guess of the calcium at rest over its background, and ``separator``
+    the one that told both. Its reader tells how what moves does so, for the search to start from,
+    and its focuser what it is, once the motion was found.
     """
     moving = block_hu - background_hu
-    if float(moving.max()) < LEAST_MOVING_HU:
+    motion = find_motion(moving, settings, generator, guess_hu, separator)
+    if motion is None:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    path = None if guess_hu is None else read(moving, guess_hu)
-    motion = search(moving, settings, generator, path)[0]
-    if guess_hu is not None and not motion.is_rest:
-        motion = settle(motion, moving, guess_hu / STILL_HU)
-    return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    if motion.is_rest or guess_hu is None or separator is None or separator.focuser is None:
+        return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
+    still, odds = focus(views, *separator.focuser)
+    off_px = (place_of(settle(motion, still, odds)) - place_of(motion)).round().int().tolist()
+    still, refocused = (shifted(image, *off_px) for image in (still, views[REFOCUSED]))
+    motion = motion.translated(*off_px)
+    return Phased(background_hu + still, moving, motion, refocused)
+
+
+def find_motion(
+    moving_hu: Tensor,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    guess_hu: Tensor | None = None,
+    separator: Separator | None = None,
+) -> FoundMotion | None:
+    """Return the motion of what moves [Z, Y, X]; None where nothing does.
+
+    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``.
+    """
+    if float(moving_hu.max()) < LEAST_MOVING_HU:
+        return None
+    path = None
+    if guess_hu is not None and separator is not None:
+        path = separator.read(moving_hu, guess_hu)
+    motion = search(moving_hu, settings, generator, path)[0]
+    if guess_hu is None or motion.is_rest:
+        return motion
+    return settle(motion, motion.undo(moving_hu), guess_hu / STILL_HU)
 
 
 def in_focus(
@@ -187,7 +220,7 @@ def correct_hu_by_phase(
     else:
         seen = separate_by_network(blocks, separator)
         phased = [
-            correct_by_phase(block, background, settings, generator, still, separator.read)
+            correct_by_phase(block, background, settings, generator, still, separator)
             for block, background, still in zip(
                 blocks, seen.background_hu, seen.still_hu, strict=True
             )

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from prodm.model.families import draw_motions
 from prodm.model.motions import FoundMotion, between_samples
@@ -36,19 +37,36 @@ LESION_HU = 60.0
 BRIGHTEST_HU = 500.0  # more counts no more
 
 
-def settle(motion: FoundMotion, moving_hu: Tensor, odds: Tensor) -> FoundMotion:
-    """Return a motion of what moves [Z, Y, X] with its likeliest translation.
+def settle(motion: FoundMotion, lesion_hu: Tensor, odds: Tensor) -> FoundMotion:
+    """Return a motion with its likeliest translation.
 
-    ``odds`` [Z, Y, X], 0 to 1, are those that calcium rests in a pixel.
+    ``lesion_hu`` [Z, Y, X] is the lesion with the motion undone, and ``odds``, 0 to 1, are those
+    that calcium rests in a pixel.
     """
     path = motion.shift_at(angles_rad())
-    there = _translation(path)
-    score = _density(path).log() + EVIDENCE * _evidence(motion.undo(moving_hu), odds, there)
+    there = place_of(motion)
+    score = _density(path).log() + EVIDENCE * _evidence(lesion_hu, odds, there)
     inside = score[1:-1, 1:-1]
     row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])
     y_px = row - FARTHEST_PX + between_samples(score[row - 1 : row + 2, column])
     return motion.translated(x_px - float(there[0]), y_px - float(there[1]))
+
+
+def place_of(motion: FoundMotion) -> Tensor:
+    """Return the translation (x, y) of a motion in pixels."""
+    return translation(motion.shift_at(angles_rad()))
+
+
+def shifted(lesion: Tensor, x_px: int, y_px: int) -> Tensor:
+    """Return a lesion [Z, Y, X] as it is where its motion has this translation more.
+
+    The lesion lies as far the other way: what was seen stays the same.
+    """
+    height, width = lesion.shape[-2:]
+    far = max(abs(x_px), abs(y_px))
+    top, left = far + y_px, far + x_px
+    return functional.pad(lesion, (far,) * 4)[..., top : top + height, left : left + width]
 
 
 def _places() -> tuple[Tensor, Tensor]:
@@ -58,11 +76,11 @@ def _places() -> tuple[Tensor, Tensor]:
     return x_px, y_px
 
 
-def _translation(path: Tensor) -> Tensor:
+def translation(path: Tensor) -> Tensor:
     """Return (c, d) of paths [..., N]: what c cos + d sin makes up of them."""
     angles = angles_rad().to(path)
-    translation: Tensor = path @ torch.linalg.pinv(torch.stack([angles.cos(), angles.sin()]))
-    return translation
+    found: Tensor = path @ torch.linalg.pinv(torch.stack([angles.cos(), angles.sin()]))
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +92,7 @@ def _known_motions() -> tuple[Tensor, Tensor]:
         motions = draw_motions(DRAWS_AT_ONCE, None, generator)
         paths.append(true_path(motions.displacement(), motions.start_rad)[:, 0])
     drawn = torch.cat(paths)
-    return without_translation(drawn), _translation(drawn)
+    return without_translation(drawn), translation(drawn)
 
 
 def _density(path: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ A run is a folder:
     best.safetensors    the EMA network with the least validation error
     log.csv             one line per report and per validation
     curve.png           the log as a picture
+    findings/           what a focuser learns from (``prodm.training.findings``)
 
 With several processes (``torchrun``) each draws its own shard of every batch and DDP averages
 the gradients. ``shards`` says into how many parts a batch is drawn; one process works through
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,9 @@ from prodm.model.baselines import (
     build_predict,
 )
 from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint, write_tensors
+from prodm.model.losses import Batch
 from prodm.pairs.store import Pairs
+from prodm.training.findings import FINDINGS, draw_findings, load_findings
 from prodm.training.log import Log
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
 
@@ -119,7 +123,7 @@ def train(
             raise ProdmError(
                 f"shards = {settings.shards} must be a multiple of the {num_processes} processes"
             )
-        blocks = load_blocks(pairs, "train")
+        draw = _drawer(settings, pairs, run)
         learner = _new_learner(settings, init, device, num_processes, look)
         log = Log(run / "log.csv", writes=rank == 0)
         if resume and (run / "last.safetensors").exists():
@@ -133,16 +137,7 @@ def train(
         while not _is_over(learner, settings, max_minutes):
             rate = _learning_rate(learner, settings, max_minutes)
             batches = (
-                draw_batch(
-                    pairs,
-                    blocks,
-                    settings.windows,
-                    num_slices=settings.model.network.num_slices,
-                    batch_size=settings.batch_size // settings.shards,
-                    seed=(settings.seed, learner.step, shard),
-                    radius_pixels=settings.model.loss.radius_pixels,
-                ).to(device)
-                for shard in own_shards
+                draw(seed=(settings.seed, learner.step, shard)).to(device) for shard in own_shards
             )
             parts = _improve(learner, list(batches), settings, rate, own_shards)
             learner.step += 1
@@ -168,6 +163,24 @@ def train(
         if rank == 0:
             log.draw(run / "curve.png")
         return {"steps": learner.step, "seconds": learner.seconds, "best": learner.best}
+
+
+def _drawer(settings: TrainingSettings, pairs: Pairs, run: Path) -> Callable[..., Batch]:
+    """Return what draws one shard of a batch, given a seed.
+
+    A focuser learns from what was found and kept in the run's folder, all others from windows.
+    """
+    draw: Callable[..., Batch]
+    if settings.model.method == "focuser":
+        draw = partial(draw_findings, load_findings(run / FINDINGS))
+    else:
+        draw = partial(draw_batch, pairs, load_blocks(pairs, "train"), settings.windows)
+    return partial(
+        draw,
+        num_slices=settings.model.network.num_slices,
+        batch_size=settings.batch_size // settings.shards,
+        radius_pixels=settings.model.loss.radius_pixels,
+    )
 
 
 def _new_learner(

@@ -126,7 +126,7 @@ def draw_batch(
         for rng in rngs
     ]
     trajectories = [
-        window.stored[1] if window.stored else _draw_trajectory(window, settings, rng)
+        window.stored[1] if window.stored else draw_trajectory(window.spacing_mm[2], settings, rng)
         for window, rng in zip(windows, rngs, strict=True)
     ]
     displacement, start_rad = _motions(windows, trajectories, settings, rngs)
@@ -168,7 +168,7 @@ def _draw_window(
     def place(array: NDArray[Any]) -> NDArray[Any]:
         # A mirrored scan would turn the other way, so stored motions stay as they are.
         placed = array[indices]
-        return _mirror(placed, mirrors) if settings.flips and moves_afresh else placed
+        return mirror(placed, mirrors) if settings.flips and moves_afresh else placed
 
     still, background = place(block.still), place(block.background)
     calcium = place(block.calcium)
@@ -194,13 +194,13 @@ def _draw_window(
     )
 
 
-def _mirror(array: NDArray[Any], mirrors: NDArray[np.bool_]) -> NDArray[Any]:
-    """Mirror along y, along x, and along the diagonal."""
+def mirror(images: NDArray[Any], mirrors: NDArray[np.bool_]) -> NDArray[Any]:
+    """Mirror images [..., Y, X] along y, along x, and along the diagonal."""
     if mirrors[0]:
-        array = array[:, ::-1]
+        images = images[..., ::-1, :]
     if mirrors[1]:
-        array = array[:, :, ::-1]
-    return np.ascontiguousarray(array.transpose(0, 2, 1) if mirrors[2] else array)
+        images = images[..., ::-1]
+    return np.ascontiguousarray(images.swapaxes(-1, -2) if mirrors[2] else images)
 
 
 def _crop(arrays: Sequence[NDArray[Any]], windows: Sequence[_Window], size: int) -> NDArray[Any]:
@@ -217,13 +217,14 @@ def _as_input(hu: NDArray[np.float32]) -> torch.Tensor:
     return image
 
 
-def _draw_trajectory(
-    window: _Window, settings: WindowSettings, rng: np.random.Generator
+def draw_trajectory(
+    pixel_spacing_mm: float, settings: WindowSettings, rng: np.random.Generator
 ) -> Trajectory:
+    """Draw one of the simulator's motions, any profile as likely as another."""
     return draw(
         PROFILES[rng.integers(len(PROFILES))],
         rng,
-        pixel_spacing_mm=window.spacing_mm[2],
+        pixel_spacing_mm=pixel_spacing_mm,
         num_angles=NUM_VIEWS,
         start_deg=None if rng.random() < settings.random_start_share else 0.0,
         centred=settings.centred,

@@ -1,0 +1,149 @@
+"""A second look, once the motion is known: what the lesion is, in the place where it rests.
+
+A separator tells what moves without knowing how, and what it misses is missing from the lesion.
+Once a motion was found, the image itself can be seen with that motion undone: calcium is sharp
+there and all else is smeared. A *focuser* looks at five images of each slice:
+
+    seen        the image
+    moving      what a separator took to move
+    undone      the image with the motion undone
+    refocused   what moves, put back in focus (``FoundMotion.refocus``)
+    odds        the separator's odds that calcium rests here
+
+and gives two answers:
+
+    calcium     at rest, over its background, in the frame of the motion that was found: where that
+                puts the lesion, be it right or wrong
+    place       where calcium really rests, as log-odds that are added to the separator's
+
+It learns from motions that were found, with all their errors (``prodm.training.findings``), and so
+also what is left to do where one is a little wrong.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from prodm.errors import ProdmError
+from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.losses import Batch, LossSettings, Parts, agatston_loss
+from prodm.model.motions import FoundMotion
+from prodm.model.network import NetworkSettings
+from prodm.model.sampler import slice_windows
+
+VIEWS = ("seen", "moving", "undone", "refocused", "odds")
+REFOCUSED, ODDS = VIEWS.index("refocused"), VIEWS.index("odds")
+LOWEST_HU = torch.tensor([-200.0, -300.0, -300.0, 0.0, 0.0])  # of each view; networks see no less
+HIGHEST_HU = torch.tensor([800.0, 1200.0, 1200.0, 1500.0, 1.0])  # and no more
+SCALE_HU = torch.tensor([500.0, 500.0, 500.0, 500.0, 1.0])  # odds have no unit
+NUM_MAPS = 3
+GATE_GAIN, GATE_START = 4.0, 2.0  # an untrained network leaves nearly all that was refocused
+SHOWS_HU = 20.0  # calcium at rest that counts in the loss
+GRAIN_HU = 60.0  # what was refocused and is less is grain, most of it
+ERROR_HU = 100.0  # so that the parts of the loss are of the same size
+RESTS_HU = 60.0  # calcium at rest that tells the place
+PLACE_WEIGHT = 10.0
+LEAST_ODDS = 1e-4
+
+
+class Focuser(nn.Module):
+    """MONAI's network between folding and unfolding, from views to calcium at rest."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        from monai.networks.nets import DiffusionModelUNet  # late: the import takes seconds
+
+        self.settings = settings
+        self.body = DiffusionModelUNet(
+            spatial_dims=2,
+            in_channels=len(VIEWS) * settings.num_slices * settings.fold**2,
+            out_channels=NUM_MAPS * settings.fold**2,
+            channels=settings.channels,
+            attention_levels=settings.attention,
+            num_res_blocks=settings.num_res_blocks,
+            num_head_channels=settings.num_head_channels,
+            norm_num_groups=settings.norm_groups,
+        )
+
+    def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
+        """Return calcium in HU and log-odds of its place, [B, 2, Y, X].
+
+        ``y`` are windows of views [B, 5 k, Y, X].
+        """
+        num_slices, divisor = self.settings.num_slices, self.settings.divisor
+        if y.shape[1] != len(VIEWS) * num_slices or y.shape[2] % divisor or y.shape[3] % divisor:
+            raise ProdmError(
+                f"this focuser takes {len(VIEWS)} views of {num_slices} slices whose height and "
+                f"width are multiples of {divisor}, got {tuple(y.shape[1:])}"
+            )
+        views = y.reshape(len(y), len(VIEWS), num_slices, *y.shape[2:])
+        low, high, scale = (
+            limit.to(y)[:, None, None, None] for limit in (LOWEST_HU, HIGHEST_HU, SCALE_HU)
+        )
+        seen = (views.clamp(low, high) / scale).flatten(1, 2)
+        folded = functional.pixel_unshuffle(seen, self.settings.fold)
+        maps = self.body(folded, torch.zeros(len(y), device=y.device))
+        added, gate, place = functional.pixel_shuffle(maps, self.settings.fold).chunk(
+            NUM_MAPS, dim=1
+        )
+        refocused, odds = views[:, [REFOCUSED, ODDS], num_slices // 2].chunk(2, dim=1)
+        still = (refocused + SCALE_HU[REFOCUSED] * added).clamp(min=0)
+        calcium = still * torch.sigmoid(GATE_GAIN * gate + GATE_START)
+        return torch.cat([calcium, torch.logit(odds, eps=LEAST_ODDS) + place], dim=1)
+
+
+def look_again(block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion) -> Tensor:
+    """Return the views [5, Z, Y, X] of a block [Z, Y, X] and a motion that was found."""
+    views = {
+        "seen": block_hu,
+        "moving": moving_hu,
+        "undone": undone(block_hu, motion),
+        "refocused": motion.refocus(moving_hu),
+        "odds": odds,
+    }
+    return torch.stack([views[name] for name in VIEWS])
+
+
+def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:
+    """Return a block [Z, Y, X] as if all of it had moved, with that undone.
+
+    It is mirrored by half its size on every side first: its border must not drown the calcium.
+    """
+    top, left = block_hu.shape[-2] // 2, block_hu.shape[-1] // 2
+    around = (left, left, top, top)
+    mirrored = functional.pad(block_hu[None], around, mode="reflect")[0]
+    level = mirrored.mean()
+    back = motion.undo(mirrored - level, padding=0) + level
+    return back[..., top : top + block_hu.shape[-2], left : left + block_hu.shape[-1]]
+
+
+def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> tuple[Tensor, Tensor]:
+    """Return the calcium in HU and the odds of its place that a trained focuser sees, [Z, Y, X]."""
+    windows = slice_windows(views, num_slices).reshape(
+        *views.shape[:2], num_slices, *views.shape[2:]
+    )
+    seen = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # draws nothing
+    return seen[:, 0], torch.sigmoid(seen[:, 1])
+
+
+def focusing_loss(seen: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Parts]:
+    """Return how wrong answers [B, 2, Y, X] are: pixel by pixel, in the score, and in the place.
+
+    ``batch.views`` are what they were told from, ``batch.still`` and ``batch.background`` the
+    truth in the frame of the motion that was found, and ``batch.rests`` the true place.
+    """
+    if batch.views is None or batch.background is None or batch.rests is None:
+        raise ProdmError("a focuser learns from motions that were found")
+    calcium_hu, place = seen.chunk(2, dim=1)
+    true_hu = (HIGH_HU - LOW_HU) * (batch.still - batch.background)
+    num_slices = batch.views.shape[1] // len(VIEWS)
+    refocused = batch.views[:, REFOCUSED * num_slices + num_slices // 2, None]
+    counts = (true_hu > SHOWS_HU) | (calcium_hu > SHOWS_HU) | (refocused > GRAIN_HU)
+    away = (counts * (calcium_hu - true_hu).abs()).sum() / counts.sum().clamp(min=1) / ERROR_HU
+    score = agatston_loss(batch.background + calcium_hu / (HIGH_HU - LOW_HU), batch, settings)
+    place_loss = functional.binary_cross_entropy_with_logits(place, batch.rests)
+    parts = {"absolute": away, "calcium": score, "place": place_loss}
+    total = away + settings.weight * score + PLACE_WEIGHT * place_loss
+    return total, {name: value.detach() for name, value in parts.items()}

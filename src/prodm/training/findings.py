@@ -1,0 +1,289 @@
+"""What a focuser learns from: blocks of training patients whose motion was looked for and found.
+
+Each block is moved afresh, as training windows are, and its motion is then found as a correction
+would find it, by a separator, a reader and the search. That takes half a second a block, far
+longer than learning from it, so that what was found is kept, one file for each:
+
+    views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
+                              in HU, and odds in thousandths
+    still       [Z, Y, X]     the true calcium over its background, in HU
+    background  [Z, Y, X]     in HU
+    rests       [Z, Y, X]     where the calcium rests
+    spacing_mm  [3]
+
+``still`` and ``background`` are in the frame of the motion that was found, whose place may be
+wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
+is a whole number of pixels off, and the truth is cut out as many pixels off. ``rests`` is where it
+really is. Only slices with calcium are kept, and one more on either side. What is found depends on
+the seed and the number of the file alone, so that files may be made in any order, by several
+processes, and after a kill the missing ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prodm.calcium import CALCIUM_THRESHOLD_HU
+from prodm.errors import ProdmError
+from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.focusing import GRAIN_HU, REFOCUSED, RESTS_HU, VIEWS, look_again
+from prodm.model.losses import Batch, lesion_neighbourhoods
+from prodm.model.motions import FoundMotion, place
+from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
+from prodm.model.placing import place_of
+from prodm.model.search import SearchSettings
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
+from prodm.pairs.store import Pairs
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+from prodm.runs import Progress, replacing
+from prodm.training.windows import Block, WindowSettings, draw_trajectory, load_blocks, mirror
+
+FINDINGS = "findings"  # folder in a run
+LEAST_BORDER_PX = 4  # of a stored block's margin that is left on each side when a block is cut
+MOST_OFF_PX = 16
+ODDS_UNIT = 1e-3
+MOST_TRIES = 100
+
+
+LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What was found in one block, int16 but for the spacing."""
+
+    views: NDArray[np.int16]
+    still: NDArray[np.int16]
+    background: NDArray[np.int16]
+    rests: NDArray[np.bool_]
+    spacing_mm: NDArray[np.float32]
+
+    @property
+    def slices(self) -> NDArray[np.intp]:
+        """Slices to learn from: those with calcium, or with what was taken for it."""
+        bright = np.maximum(self.still, self.views[REFOCUSED]).max(axis=(1, 2))
+        return np.flatnonzero(bright > GRAIN_HU)
+
+
+def make_findings(
+    folder: Path,
+    pairs: Pairs,
+    load: LoadSeparator,
+    settings: WindowSettings,
+    *,
+    count: int,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Find motions in ``count`` blocks; files that are there already stay.
+
+    ``load`` gives each process the separator, with its reader, that it looks through.
+    """
+    folder.mkdir(exist_ok=True)
+    missing = [n for n in range(count) if not _file(folder, n).exists()]
+    start = partial(_start, pairs.folder, load, settings, folder, seed)
+    progress(count - len(missing), count)
+    for done, _ in enumerate(_run(start, missing, workers), start=count - len(missing) + 1):
+        progress(done, count)
+
+
+def _run(start: Any, missing: Sequence[int], workers: int) -> Iterator[None]:  # noqa: ANN401
+    if workers == 1 or len(missing) < 2:
+        start()
+        yield from map(_make, missing)
+        return
+    # Spawned, because forked threads of numerical libraries may hang.
+    with ProcessPoolExecutor(workers, get_context("spawn"), start) as pool:
+        futures = [pool.submit(_make, n) for n in missing]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_WORK: dict[str, Any] = {}  # of a process that finds motions
+
+
+def _start(
+    pairs_folder: Path, load: LoadSeparator, settings: WindowSettings, folder: Path, seed: int
+) -> None:
+    torch.set_num_threads(1)
+    _WORK.update(
+        blocks=load_blocks(Pairs(pairs_folder), "train"),
+        separator=load(),
+        settings=settings,
+        folder=folder,
+        seed=seed,
+    )
+
+
+def _make(n: int) -> None:
+    found = draw_finding(
+        _WORK["blocks"], _WORK["separator"], _WORK["settings"], seed=(_WORK["seed"], n)
+    )
+    with replacing(_file(_WORK["folder"], n)) as partial_file, partial_file.open("wb") as file:
+        np.savez(file, **vars(found))
+
+
+def _file(folder: Path, n: int) -> Path:
+    return folder / f"{n:06d}.npz"
+
+
+def draw_finding(
+    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
+) -> Finding:
+    """Move blocks until a motion is found in one."""
+    with_calcium = [block for block in blocks if len(block.calcium_slices)]
+    for attempt in range(MOST_TRIES):
+        rng = np.random.default_rng([*seed, attempt])
+        pool = with_calcium if rng.random() < settings.calcium_share else blocks
+        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng)
+        if found is not None:
+            return found
+    raise ProdmError(f"no motion was found in {MOST_TRIES} blocks; is this the right separator?")
+
+
+def find(
+    block: Block, separator: Separator, settings: WindowSettings, rng: np.random.Generator
+) -> Finding | None:
+    """Move a block and find its motion; None where none is found."""
+    mirrors = rng.random(3) < 0.5
+    still, background = (
+        torch.from_numpy(mirror(image, mirrors).astype(np.float32))
+        for image in (block.still, block.background)
+    )
+    spacing_z, _, spacing_x = block.row.spacing_mm
+    trajectory = draw_trajectory(spacing_x, settings, rng)
+    path_mm = trajectory.displacement(np.arange(NUM_VIEWS) / NUM_VIEWS)
+    displacement = torch.from_numpy(path_mm / (spacing_x, spacing_x, spacing_z)).float()
+    start_rad = float(np.deg2rad(trajectory.start_deg))
+    shift_px = phase.shift_of(
+        displacement[:, :2], phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
+    )
+    true = FoundMotion(shift_px, start_rad, displacement[:, 2])
+    moved = background + true.apply(still - background)
+    margin = np.array(MARGIN[1:])
+    y, x = rng.integers(LEAST_BORDER_PX, 2 * margin - LEAST_BORDER_PX + 1)
+
+    def cut(image: torch.Tensor, off_px: tuple[int, int] = (0, 0)) -> torch.Tensor:
+        padded = np.pad(image.numpy(), ((0, 0), *[(MOST_OFF_PX,) * 2] * 2), mode="edge")
+        top, left = (n + MOST_OFF_PX + off for n, off in zip((y, x), off_px, strict=True))
+        depth, height, width = BLOCK_SHAPE
+        slices = slice(MARGIN[0], MARGIN[0] + depth)
+        return torch.from_numpy(padded[slices, top : top + height, left : left + width].copy())
+
+    seen = cut(moved)
+    parts = separate_by_network(seen[None], separator)
+    moving, odds = seen - parts.background_hu[0], parts.still_hu[0] / STILL_HU
+    generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
+    motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
+    if motion is None or motion.is_rest:
+        return None
+    true_still = cut(still - background)
+    off = place_of(motion) - place_of(place(motion, moving, true_still))
+    whole = off.round()
+    if float(whole.abs().max()) > MOST_OFF_PX:
+        return None
+    motion = motion.translated(*(whole - off).tolist())
+    views = look_again(seen, moving, odds, motion)
+    views[VIEWS.index("odds")] /= ODDS_UNIT
+    off_px = int(whole[1]), int(whole[0])
+    found = Finding(
+        views=_as_int16(views),
+        still=_as_int16(cut(still - background, off_px)),
+        background=_as_int16(cut(background, off_px)),
+        rests=(true_still > RESTS_HU).numpy(),
+        spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
+    )
+    return _trimmed(found)
+
+
+def _trimmed(found: Finding) -> Finding | None:
+    """Leave out slices beyond the calcium and its neighbours."""
+    slices = found.slices
+    if not len(slices):
+        return None
+    kept = slice(max(int(slices[0]) - 1, 0), int(slices[-1]) + 2)
+    images = (found.still[kept], found.background[kept], found.rests[kept])
+    return Finding(found.views[:, kept], *images, found.spacing_mm)
+
+
+def load_findings(folder: Path) -> list[Finding]:
+    """Read all findings of a folder into memory, in order."""
+    findings = []
+    for file in sorted(folder.glob("*.npz")):
+        try:
+            with file.open("rb") as opened, np.load(opened) as arrays:
+                findings.append(Finding(**arrays))
+        except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+            raise ProdmError(f"{file} is damaged ({error}); delete it and resume") from error
+    if not findings:
+        raise ProdmError(f"{folder} holds no findings")
+    return findings
+
+
+def draw_findings(
+    findings: Sequence[Finding],
+    *,
+    num_slices: int,
+    batch_size: int,
+    seed: Sequence[int],
+    radius_pixels: int,
+) -> Batch:
+    """Draw one batch of windows around slices with calcium; the same seed gives the same batch."""
+    images: dict[str, list[torch.Tensor]] = {}
+    lesions, spacing_mm = [], []
+    for n in range(batch_size):
+        rng = np.random.default_rng([*seed, n])
+        found = findings[int(rng.integers(len(findings)))]
+        middle = int(rng.choice(found.slices))
+        around = middle + np.arange(num_slices) - num_slices // 2
+        mirrors = rng.random(3) < 0.5
+        views = torch.from_numpy(mirror(found.views, mirrors).astype(np.float32))
+        views[VIEWS.index("odds")] *= ODDS_UNIT
+        still, background, rests = (
+            mirror(image[middle, None], mirrors).astype(np.float32)
+            for image in (found.still, found.background, found.rests)
+        )
+        calcium = (still > 0) & (background + still >= CALCIUM_THRESHOLD_HU)
+        sample = {
+            "views": views[:, around.clip(0, views.shape[1] - 1)].flatten(0, 1),
+            "still": _in_units(background + still),
+            "background": _in_units(background),
+            "rests": torch.from_numpy(rests),
+            "calcium": torch.from_numpy(calcium),
+        }
+        for name, image in sample.items():
+            images.setdefault(name, []).append(image)
+        lesions.append(torch.from_numpy(lesion_neighbourhoods(calcium, radius_pixels)))
+        spacing_mm.append(torch.from_numpy(found.spacing_mm))
+    stacked = {name: torch.stack(values) for name, values in images.items()}
+    return Batch(
+        **stacked,
+        moving=stacked["still"],
+        lesions=torch.stack(lesions),
+        spacing_mm=torch.stack(spacing_mm),
+    )
+
+
+def _in_units(hu: NDArray[np.float32]) -> torch.Tensor:
+    """Return HU as networks have it, but not clipped: dense calcium counts in full."""
+    return torch.from_numpy((hu - LOW_HU) / (HIGH_HU - LOW_HU))
+
+
+def _as_int16(image: torch.Tensor) -> NDArray[np.int16]:
+    limits = np.iinfo(np.int16)
+    rounded: NDArray[np.int16] = image.round().clamp(limits.min, limits.max).short().numpy()
+    return rounded

@@ -1,0 +1,206 @@
+"""A focuser must be shown the truth of physics, start from it, and be asked for the right thing."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from prodm.errors import ProdmError
+from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.focusing import (
+    REFOCUSED,
+    VIEWS,
+    Focuser,
+    focus,
+    focusing_loss,
+    look_again,
+    undone,
+)
+from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
+from prodm.model.motions import FoundMotion
+from prodm.model.network import NetworkSettings
+from prodm.model.phasing import Separator, correct_by_phase
+from prodm.model.placing import place_of, shifted
+from prodm.model.search import SearchSettings
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+
+NETWORK = NetworkSettings(
+    num_slices=3, channels=(8, 16), attention=(False, False), num_res_blocks=1,
+    num_head_channels=8, norm_groups=8, fold=2,
+)  # fmt: skip
+LOSS = LossSettings(calcium="agatston", weight=0.3, tau_hu=25.0)
+TIME = torch.arange(NUM_VIEWS) / NUM_VIEWS
+THETA = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS)).float()
+
+
+def lesion(x_px: float = 0.0, y_px: float = 0.0) -> Tensor:
+    y, x = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
+    one = 600 * torch.exp(-((x - 32 - x_px) ** 2 + (y - 32 - y_px) ** 2) / 8)
+    return torch.stack([one / 3, one, one / 4])
+
+
+def tissue() -> Tensor:
+    """Smooth, bright on one side and dark on the other."""
+    return (40 + torch.linspace(-60, 60, 64)).expand(3, 64, 64)
+
+
+def drift(along_z: float = 0.0) -> FoundMotion:
+    return FoundMotion(TIME * (9 * THETA.cos() + 4 * THETA.sin()), 0.0, along_z * TIME)
+
+
+def batch(calcium_hu: Tensor, views: Tensor) -> Batch:
+    """One window whose truth is the middle slice of a lesion in tissue."""
+    unit = HIGH_HU - LOW_HU
+    background = (tissue()[1] - LOW_HU) / unit
+    mask = (tissue()[1] + calcium_hu >= 130) & (calcium_hu > 0)
+    still = background + calcium_hu / unit
+    near = torch.from_numpy(lesion_neighbourhoods(mask[None, None].numpy(), 5))
+    return Batch(
+        still=still[None, None], moving=still[None, None], calcium=mask[None, None], lesions=near,
+        spacing_mm=torch.tensor([[3.0, 0.5, 0.5]]), background=background[None, None],
+        views=views.flatten(0, 1)[None], rests=(calcium_hu > 60).float()[None, None],
+    )  # fmt: skip
+
+
+def views_of(motion: FoundMotion) -> Tensor:
+    moving = motion.apply(lesion())
+    return look_again(tissue() + moving, moving, torch.full_like(moving, 0.1), motion)
+
+
+def test_an_untrained_focuser_leaves_what_was_refocused_and_the_odds() -> None:
+    views = views_of(drift())
+    network = Focuser(NETWORK).eval()
+    still, odds = focus(views, lambda y, _: network(y, y, torch.zeros(len(y))), 3)
+    share = float(torch.sigmoid(torch.tensor(2.0)))
+    torch.testing.assert_close(still, share * views[REFOCUSED], atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(odds, torch.full_like(odds, 0.1))
+
+
+def test_the_image_undone_shows_calcium_sharp_and_tissue_smeared() -> None:
+    motion = drift()
+    seen = tissue() + motion.apply(lesion())
+    back = undone(seen, motion)
+    middle = (slice(None), slice(16, 48), slice(16, 48))
+    rest = back - lesion()
+    assert float((rest - rest.mean())[middle].abs().max()) < 80  # tissue, moved the other way
+    peak = float(back[1].max())
+    assert peak > 0.9 * float((tissue() + lesion()).max())
+    assert peak > 1.5 * float(seen.max())
+
+
+def test_without_motion_the_image_is_what_is_seen() -> None:
+    rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
+    torch.testing.assert_close(undone(tissue(), rest), tissue(), atol=1e-2, rtol=0)
+
+
+def test_views_are_in_their_order() -> None:
+    motion = drift(0.4)
+    moving = motion.apply(lesion())
+    odds = torch.rand(3, 64, 64)
+    views = dict(zip(VIEWS, look_again(tissue() + moving, moving, odds, motion), strict=True))
+    torch.testing.assert_close(views["seen"], tissue() + moving)
+    torch.testing.assert_close(views["moving"], moving)
+    torch.testing.assert_close(views["odds"], odds)
+    assert float((views["refocused"] - lesion()).abs().max()) < 60
+    assert float((moving - lesion()).abs().max()) > 200
+
+
+def test_windows_hold_the_slices_around_each() -> None:
+    views = torch.arange(5.0 * 4).reshape(5, 4, 1, 1).expand(5, 4, 8, 8)
+    shown: list[Tensor] = []
+
+    def predict(windows: Tensor, _: torch.Generator) -> Tensor:
+        shown.append(windows)
+        return torch.zeros(len(windows), 2, 8, 8)
+
+    focus(views, predict, 3)
+    assert shown[0].shape == (4, 15, 8, 8)
+    assert shown[0][0, :, 0, 0].reshape(5, 3)[1].tolist() == [4, 4, 5]  # second view, first slice
+    assert shown[0][2, :, 0, 0].reshape(5, 3)[4].tolist() == [17, 18, 19]
+
+
+def answer(calcium_hu: Tensor, place: Tensor) -> Tensor:
+    return torch.stack([calcium_hu, place])[None]
+
+
+def test_the_truth_costs_nothing_and_each_error_costs_its_part() -> None:
+    truth, sure = lesion()[1], torch.where(lesion()[1] > 60, 20.0, -20.0)
+    case = batch(truth, views_of(drift()))
+    loss, parts = focusing_loss(answer(truth, sure), case, LOSS)
+    assert float(loss) == pytest.approx(0, abs=1e-6)
+    assert set(parts) == {"absolute", "calcium", "place"}
+
+    fainter, fainter_parts = focusing_loss(answer(0.5 * truth, sure), case, LOSS)
+    assert fainter_parts["calcium"] > 0.1
+    assert fainter_parts["absolute"] > 0.3
+    assert float(fainter) == pytest.approx(
+        float(fainter_parts["absolute"] + LOSS.weight * fainter_parts["calcium"]), abs=1e-5
+    )
+    _, elsewhere = focusing_loss(answer(truth, sure.roll(6, dims=1)), case, LOSS)
+    assert elsewhere["place"] > 0.1
+    assert elsewhere["absolute"] < 1e-6
+
+
+def test_invented_calcium_counts_wherever_it_is() -> None:
+    truth, sure = lesion()[1], torch.where(lesion()[1] > 60, 20.0, -20.0)
+    case = batch(truth, views_of(drift()))
+    invented = truth.clone()
+    invented[2:6, 2:6] = 200
+    _, parts = focusing_loss(answer(invented, sure), case, LOSS)
+    assert parts["absolute"] > 0.1
+
+
+def test_a_batch_without_findings_is_refused() -> None:
+    case = dataclasses.replace(batch(lesion()[1], views_of(drift())), views=None)
+    with pytest.raises(ProdmError, match="motions that were found"):
+        focusing_loss(torch.zeros(1, 2, 64, 64), case, LOSS)
+
+
+def test_wrong_windows_are_refused() -> None:
+    network = Focuser(NETWORK)
+    for shape in ((1, 5, 64, 64), (1, 15, 66, 64)):
+        with pytest.raises(ProdmError, match="5 views of 3 slices"):
+            network(torch.zeros(shape), torch.zeros(shape), torch.zeros(1))
+
+
+@pytest.mark.parametrize("off_px", [(0, 0), (3, -2), (-5, 7)])
+def test_a_lesion_and_its_motion_move_against_each_other(off_px: tuple[int, int]) -> None:
+    """A motion with another translation, and the lesion as far the other way: the same image."""
+    motion = drift(0.3)
+    other = motion.translated(*off_px)
+    seen = other.apply(shifted(lesion(), *off_px))
+    torch.testing.assert_close(seen, motion.apply(lesion()), atol=1.0, rtol=0)
+    torch.testing.assert_close(
+        place_of(other) - place_of(motion), torch.tensor(off_px).float(), atol=0.05, rtol=0
+    )
+
+
+def test_the_second_look_replaces_the_lesion_and_says_where_it_is() -> None:
+    """What a focuser answers is put on the background, where its own odds say."""
+    motion = drift()
+    seen = tissue() + motion.apply(lesion())
+    true_place = (lesion() > 60).float()
+
+    def predict(windows: Tensor, _: torch.Generator) -> Tensor:
+        refocused = windows[:, 3 * REFOCUSED + 1]
+        sharp = torch.where(refocused > 100, refocused + 111, torch.zeros_like(refocused))
+        return torch.stack([sharp, 12 * true_place - 6], dim=1)
+
+    separator = Separator(lambda *_: torch.zeros(0), 3, focuser=(predict, 3))
+    nothing_known = torch.full_like(seen, 3.0)
+    result = correct_by_phase(
+        seen, tissue(), SearchSettings(start_rad=0.0), torch.Generator().manual_seed(0),
+        nothing_known, separator,
+    )  # fmt: skip
+    added = result.corrected_hu - tissue()
+    assert float(added[added > 1].min()) > 200  # 100 and 111 more, or nothing at all
+    centre = torch.stack([(added[1] * axis).sum() for axis in axes()]) / added[1].sum()
+    assert float((centre - 32).abs().max()) < 1.0
+    assert result.explained > 0.9
+
+
+def axes() -> tuple[Tensor, Tensor]:
+    y, x = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
+    return y, x

@@ -1,0 +1,121 @@
+"""What a focuser learns from must be the truth, in the frame of the motion that was found."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from prodm.errors import ProdmError
+from prodm.model.focusing import REFOCUSED, VIEWS
+from prodm.model.motions import FoundMotion
+from prodm.model.phasing import Separation, Separator
+from prodm.motion.trajectory import Trajectory
+from prodm.pairs.blocks import STORED_SHAPE
+from prodm.pairs.store import BlockRow
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+from prodm.training import findings
+from prodm.training.findings import Finding, draw_finding, draw_findings, find, load_findings
+from prodm.training.windows import Block, WindowSettings, draw_trajectory
+
+SETTINGS = WindowSettings(calcium_share=1.0, random_start_share=0.0)
+BLIND = Separator(lambda *_: torch.zeros(0), 3)  # what it would see is given by the tests
+SPACING_MM = (3.0, 0.5, 0.5)
+
+
+def block() -> Block:
+    """A lesion of two unequal spots before no tissue at all."""
+    z, y, x = np.mgrid[: STORED_SHAPE[0], : STORED_SHAPE[1], : STORED_SHAPE[2]]
+    still = 700 * np.exp(-((x - 50) ** 2 + (y - 46) ** 2) / 6 - (z - 9) ** 2)
+    still += 300 * np.exp(-((x - 45) ** 2 + (y - 49) ** 2) / 6 - (z - 9) ** 2)
+    row = BlockRow("scan", 0, "patient", "train", 0, 0, 0, *SPACING_MM, 100)
+    return Block(
+        row, still.round().astype(np.int16), np.zeros(STORED_SHAPE, np.int16), still > 130, 0
+    )
+
+
+def path_of(trajectory: Trajectory) -> FoundMotion:
+    path_mm = trajectory.displacement(np.arange(NUM_VIEWS) / NUM_VIEWS)
+    path = torch.from_numpy(path_mm / (0.5, 0.5, 3.0)).float()
+    shift = phase.shift_of(path[:, :2], phase.view_angles_rad(NUM_VIEWS))
+    return FoundMotion(shift, 0.0, path[:, 2])
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Finding:
+    """What a finder makes of the block that is right but for its place: (2.7, -4.2) pixels."""
+    drawn: list[Trajectory] = []
+
+    def remembered(*arguments: object) -> Trajectory:
+        drawn.append(draw_trajectory(*arguments))  # type: ignore[arg-type]
+        return drawn[-1]
+
+    def separated(blocks: Tensor, separator: Separator) -> Separation:
+        return Separation(torch.zeros_like(blocks), torch.full_like(blocks, 30.0))
+
+    monkeypatch.setattr(findings, "draw_trajectory", remembered)
+    monkeypatch.setattr(findings, "separate_by_network", separated)
+    monkeypatch.setattr(
+        findings, "find_motion", lambda *_: path_of(drawn[-1]).translated(2.7, -4.2)
+    )
+    result = find(block(), BLIND, SETTINGS, np.random.default_rng(3))
+    assert result is not None
+    return result
+
+
+def test_the_truth_is_in_the_frame_of_what_was_found(found: Finding) -> None:
+    """What was refocused lies on ``still``, and both as far from the true place as was found."""
+    refocused = found.views[REFOCUSED].astype(float)
+    still = found.still.astype(float)
+    assert np.corrcoef(refocused.ravel(), still.ravel())[0, 1] > 0.97
+    assert refocused.sum() == pytest.approx(still.sum(), rel=0.1)
+    middle = int(still.max(axis=(1, 2)).argmax())
+    places = [np.unravel_index(image[middle].argmax(), image[middle].shape) for image in (still,)]
+    rests = np.argwhere(found.rests[middle]).mean(axis=0)
+    away = np.subtract(places[0], rests)
+    assert np.abs(away - (4, -3)).max() < 2.0  # the lesion lies against its motion's translation
+
+
+def test_slices_without_calcium_are_left_out(found: Finding) -> None:
+    assert len(found.still) < 10
+    assert found.slices.min() == 1  # one slice more on either side
+    assert found.slices.max() == len(found.still) - 2
+    assert found.views.shape == (len(VIEWS), *found.still.shape)
+
+
+def test_batches_repeat_with_their_seed_and_hold_the_truth(found: Finding) -> None:
+    first, again, other = (
+        draw_findings([found], num_slices=3, batch_size=4, seed=seed, radius_pixels=5)
+        for seed in ((1, 2), (1, 2), (1, 3))
+    )
+    assert first.views is not None
+    assert again.views is not None
+    assert other.views is not None
+    assert torch.equal(first.views, again.views)
+    assert not torch.equal(first.views, other.views)
+    assert first.views.shape == (4, 15, 64, 64)
+    refocused = first.views[:, 3 * REFOCUSED + 1]
+    assert first.background is not None
+    still = 1000 * (first.still - first.background)[:, 0]
+    for one, true in zip(refocused, still, strict=True):  # mirrored alike
+        assert np.corrcoef(one.ravel(), true.ravel())[0, 1] > 0.9
+    assert torch.equal(first.calcium[:, 0], still >= 130)
+    odds = first.views[:, 3 * VIEWS.index("odds") :]
+    torch.testing.assert_close(odds, torch.full_like(odds, 0.1))
+
+
+def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(blocks: Tensor, separator: Separator) -> Separation:
+        return Separation(blocks, torch.zeros_like(blocks))
+
+    monkeypatch.setattr(findings, "separate_by_network", nothing)
+    monkeypatch.setattr(findings, "MOST_TRIES", 2)
+    with pytest.raises(ProdmError, match="no motion was found in 2 blocks"):
+        draw_finding([block()], BLIND, SETTINGS, seed=(0, 0))
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProdmError, match="holds no findings"):
+        load_findings(tmp_path)
