@@ -50,7 +50,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a settings file, or one that ships with prodm by its name alone, such as compact."""
     shipped = resources.files("prodm") / "settings" / f"{path.name}.toml"
-    if not path.exists() and len(path.parts) == 1 and shipped.is_file():
+    if not path.is_file() and len(path.parts) == 1 and shipped.is_file():
         return tomllib.loads(shipped.read_text(encoding="utf-8"))
     return read_toml(path)
 

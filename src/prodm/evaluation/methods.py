@@ -99,7 +99,7 @@ def find_method(source: str, *, num_jumps: int | None = None, name: str | None =
         return _trained(weights, name or _short(source), source, num_jumps)
     parts = source.split("+")
     files = [file for file in map(_weights, parts) if file is not None]
-    if 2 <= len(files) == len(parts) <= 3:
+    if 2 <= len(files) == len(parts):
         together = name or " + ".join(_short(part) for part in parts)
         return _together(files, together, source, num_jumps)
     raise ProdmError(
