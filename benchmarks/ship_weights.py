@@ -1,9 +1,10 @@
-"""Put a trained network, its separator and its reader into the package, with their intervals.
+"""Put a trained network and what helps it into the package, with their intervals.
 
-    python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --pairs PAIRS
+    python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --focuser RUN \
+        --pairs CALIBRATION
 
-All are stored in half precision. How far the interval of a score must reach is learnt from
-validation patients, which neither trained the networks nor test them: they correct the
+All are stored in half precision. How far the interval of a score must reach is learnt from the
+patients of a store of their own, which neither trained the networks nor test them: they correct the
 moving blocks of these patients together, several times each, and the errors are kept with the
 weights (``prodm.correction.calibration``).
 """
@@ -29,17 +30,19 @@ def main() -> None:
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--separator", type=Path, required=True)
     parser.add_argument("--reader", type=Path, required=True)
+    parser.add_argument("--focuser", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=WEIGHTS)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--jumps", type=int, default=4)
-    parser.add_argument("--max-patches", type=int, default=150)
+    parser.add_argument("--max-patches", type=int, default=None)
     arguments = parser.parse_args()
     arguments.output.mkdir(exist_ok=True)
     sources = {
         "compact": (arguments.network, "ProDM compact, trained on phantoms"),
         "separator": (arguments.separator, "separator, trained on phantoms"),
         "reader": (arguments.reader, "reader, trained on phantoms"),
+        "focuser": (arguments.focuser, "focuser, trained on phantoms"),
     }
     files = [arguments.output / f"{name}.safetensors" for name in sources]
     with tempfile.TemporaryDirectory() as scratch:
@@ -64,7 +67,7 @@ def _store(source: Path, place: Path, added: dict[str, object]) -> None:
 def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, list[float]]:
     method = find_method("+".join(map(str, halves)), num_jumps=arguments.jumps)
     pairs = Pairs(arguments.pairs)
-    selection = select(pairs, "validation", max_patches=arguments.max_patches, seed=1)
+    selection = select(pairs, None, max_patches=arguments.max_patches, seed=1)
     comparison = compare(selection, [method], num_samples=arguments.samples, seed=1)
     (results,) = comparison.results
     by_level = {

@@ -143,10 +143,11 @@ class Selection:
 
 
 def select(
-    pairs: Pairs, split: Split = "test", *, max_patches: int | None = None, seed: int = 0
+    pairs: Pairs, split: Split | None = "test", *, max_patches: int | None = None, seed: int = 0
 ) -> Selection:
     """Choose what to evaluate: everything, or scans with motions at random up to a number.
 
+    Without a ``split``, all patients are chosen from, for a store that was made for one purpose.
     All blocks of a scan are taken for each of its motions, because a patient's score needs all
     of them; so the number of patches may fall short of ``max_patches`` by a scan, or, with the
     very first, exceed it. A scan without calcium looks the same under every motion and is taken
@@ -155,7 +156,7 @@ def select(
     motions = _motions_by_scan(pairs)
     rows: dict[str, list[BlockRow]] = {}
     for row in pairs.blocks:
-        if row.split == split:
+        if split in (None, row.split):
             rows.setdefault(row.scan, []).append(row)
     choices: list[tuple[str, MotionRow]] = []
     for scan, blocks in rows.items():
@@ -163,7 +164,7 @@ def select(
         choices += [(scan, motion) for motion in motions.get(scan, [])[: None if moves else 1]]
     if not choices:
         raise ProdmError(
-            f"{pairs.folder} has no moving block in its {split} part; build it from more "
+            f"{pairs.folder} has no moving block in its {split or 'only'} part; build it from more "
             "patients, with --moving all or held-out"
         )
     if max_patches is not None:
