@@ -292,3 +292,22 @@ def test_two_processes_make_the_update_of_one(pairs: Pairs, tmp_path: Path) -> N
         torch.testing.assert_close(found[name], value, atol=2e-4, rtol=1e-3)
     with pytest.raises(ProdmError, match="must be a multiple of shards"):
         replace(TINY, shards=3)
+
+
+def test_the_command_runs_under_torchrun(pairs: Pairs, tmp_path: Path) -> None:
+    """One process begins the run and reports, and both train."""
+    run, network = tmp_path / "run", "model.network"
+    settings = {
+        "num_steps": "2", "batch_size": "2", "shards": "2", f"{network}.channels": "[8, 16]",
+        f"{network}.attention": "[false, false]", f"{network}.num_head_channels": "8",
+        f"{network}.norm_groups": "8",
+    }  # fmt: skip
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = ["-m", "prodm", "train", "compact", "--pairs", pairs.folder, "-o", run]
+    overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    done = subprocess.run(
+        [*launcher, *command, "--validation-patches", "2", *overrides],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.count('"steps": 2') == 1
+    assert load_network(run / "best.safetensors").info["steps"] == 2

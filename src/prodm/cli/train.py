@@ -132,10 +132,13 @@ def train(
         separator=None if phased is None else phased.separator,
     )
     inputs = {} if phased is None else {"separator": phased.sha256}
-    open_run(output, settings, pairs, resume=resume, inputs=inputs)
+    is_first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
+    if is_first:
+        open_run(output, settings, pairs, resume=resume, inputs=inputs)
     before = uncorrected(pairs, count=validation_patches)
-    click.echo(f"validation without correction: {_sentence(before)}", err=True)
-    if settings.model.method == "focuser":
+    if is_first:
+        click.echo(f"validation without correction: {_sentence(before)}", err=True)
+    if is_first and settings.model.method == "focuser":  # the others wait where they join
         with progress_bar("finding motions") as progress:
             make_findings(
                 output / FINDINGS,
@@ -159,7 +162,8 @@ def train(
             look=phased.separator.look if phased and settings.model.method == "reader" else None,
             report=report,
         )
-    click.echo(json.dumps({"uncorrected": before, **result}, indent=2))
+    if is_first:
+        click.echo(json.dumps({"uncorrected": before, **result}, indent=2))
 
 
 def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Path]:
