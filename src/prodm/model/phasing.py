@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
+from torch.nn import functional
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
@@ -52,6 +53,9 @@ MOST_WINDOWS = 256  # that a network sees at a time
 FIRST_STEPS = 20  # of the search, while what moves is known only roughly
 TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
+PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
+BESIDE_PX = 5  # width of the square around each such pixel
+LEFT_HU = 40.0  # what may be left over there, grain
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
@@ -128,7 +132,7 @@ def correct_by_phase(
     off_px = (place_of(settle(motion, still, odds)) - place_of(motion)).round().int().tolist()
     still, refocused = (shifted(image, *off_px) for image in (still, views[REFOCUSED]))
     motion = motion.translated(*off_px)
-    return Phased(background_hu + still, moving, motion, refocused)
+    return Phased(put_back(block_hu, moving, still, motion), moving, motion, refocused)
 
 
 def find_motion(
@@ -161,6 +165,19 @@ def in_focus(
         return block_hu
     still = motion.focused(moving_hu)
     return block_hu + share * (still - motion.apply(still))
+
+
+def put_back(block_hu: Tensor, moving_hu: Tensor, still_hu: Tensor, motion: FoundMotion) -> Tensor:
+    """Return a block with a lesion at rest in the place of the moving one.
+
+    What moves and the lesion does not explain is left as it is, but where the lesion passes no
+    more than the grain of the image is: the rest is what a slightly wrong motion leaves over.
+    """
+    seen = motion.apply(still_hu)
+    left_over = moving_hu - seen
+    passes = functional.max_pool2d((seen.abs() > PASSES_HU).float(), BESIDE_PX, 1, BESIDE_PX // 2)
+    too_much = left_over - left_over.clamp(-LEFT_HU, LEFT_HU)
+    return block_hu - seen + still_hu - passes * too_much
 
 
 def correct_without_weights(
