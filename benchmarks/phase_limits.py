@@ -1,6 +1,7 @@
 """What limits the correction by phase: parts of the truth in place of what is estimated.
 
-    python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [--reader WEIGHTS] [-n 40]
+    python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [--reader WEIGHTS] \
+        [--focuser WEIGHTS] [-n 40]
 
 Blocks of validation patients, moved by back-projection. The truth is known, so each part of the
 method can be replaced by it: the separation (the background that the simulator kept, as it is or
@@ -22,6 +23,7 @@ from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
 from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.focusing import focus, look_again
 from prodm.model.motions import FoundMotion, place
 from prodm.model.phasing import (
     STILL_HU,
@@ -29,6 +31,7 @@ from prodm.model.phasing import (
     Separator,
     correct_by_phase,
     in_focus,
+    put_back,
     separate_by_network,
 )
 from prodm.model.placing import settle
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--separator", type=Path, default=None)
     parser.add_argument("--reader", type=Path, default=None)
+    parser.add_argument("--focuser", type=Path, default=None)
     parser.add_argument("-n", type=int, default=40)
     parser.add_argument("--seed", type=int, default=3)
     arguments = parser.parse_args()
@@ -57,6 +61,7 @@ def main() -> None:
     separator = load_phase(
         arguments.separator or shipped_weights("separator"),
         arguments.reader or shipped_weights("reader"),
+        arguments.focuser or shipped_weights("focuser"),
     ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(
@@ -125,19 +130,42 @@ def methods(
 
         return correct
 
+    def again(find: Find) -> Callable[[Patch, torch.Generator], Tensor]:
+        """With the second look of the focuser, at the place that is found."""
+
+        def correct(patch: Patch, generator: torch.Generator) -> Tensor:
+            block, moving = _hu(patch.moving), learnt(patch)
+            motion = find(patch, moving, generator)
+            if motion.is_rest:
+                return block
+            odds = separation(block).still_hu / STILL_HU
+            still, _ = focus(look_again(block, moving, odds, motion), *separator.focuser)
+            return put_back(block, moving, still, motion)
+
+        return correct
+
+    def as_it_is(patch: Patch, generator: torch.Generator) -> Tensor:
+        return _corrected(_hu(patch.moving), generator)
+
     def at_rest(patch: Patch, generator: torch.Generator) -> Tensor:
-        seen = separation(_hu(patch.still))
+        return _corrected(_hu(patch.still), generator)
+
+    def _corrected(block: Tensor, generator: torch.Generator) -> Tensor:
+        seen = separation(block)
         return correct_by_phase(
-            _hu(patch.still), seen.background_hu, SEARCH, generator, seen.still_hu, separator
+            block, seen.background_hu, SEARCH, generator, seen.still_hu, separator
         ).corrected_hu
 
     return {
         "nothing": lambda patch, generator: _hu(patch.moving),
-        "`phase-net`": by(learnt, settled),
-        "`phase-net` at the place that was found first": by(learnt, found),
-        "`phase-net` with drawn motions instead of read ones": by(learnt, drawn),
-        "`phase-net` at the true place": by(learnt, placed),
-        "its separation, the true motion": by(learnt, applied),
+        "`phase-net`": as_it_is,
+        "without the focuser's place": again(settled),
+        "without the focuser": by(learnt, settled),
+        "without the focuser, at the place that was found first": by(learnt, found),
+        "without the focuser, motions drawn instead of read": by(learnt, drawn),
+        "`phase-net` at the true place": again(placed),
+        "`phase-net` with the true motion": again(applied),
+        "without the focuser, with the true motion": by(learnt, applied),
         "the true tissue, smoothed; search": by(smooth, settled),
         "the true tissue, smoothed; search, at the true place": by(smooth, placed),
         "the true tissue, smoothed; the true motion": by(smooth, applied),

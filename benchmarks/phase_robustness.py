@@ -9,7 +9,7 @@ every single result.
     python benchmarks/phase_robustness.py PAIRS --json robustness.json
     python benchmarks/phase_robustness.py PAIRS --blocks 3 --cases reference "fan beam"
 
-    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --reader WEIGHTS \
+    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --reader WEIGHTS --focuser WEIGHTS \
         --only phase-net --json net.json
     python benchmarks/phase_robustness.py --show robustness.json net.json
 
@@ -77,7 +77,9 @@ Correct = Callable[[Seen, torch.Generator], Phased]
 SEPARATIONS = ("true background", "phase", "phase-net")
 
 
-def corrections(separator: Path | None, reader: Path | None) -> dict[str, Correct]:
+def corrections(
+    separator: Path | None, reader: Path | None, focuser: Path | None
+) -> dict[str, Correct]:
     """Return the ways to tell what moves; all that depends on how they are called is here."""
     settings = SearchSettings()  # as correct_hu_by_phase has it
 
@@ -93,7 +95,7 @@ def corrections(separator: Path | None, reader: Path | None) -> dict[str, Correc
         return ways
     from prodm.correction.correctors import load_phase
 
-    network = load_phase(separator, reader).separator
+    network = load_phase(separator, reader, focuser).separator
 
     def learnt(seen: Seen, generator: torch.Generator) -> Phased:
         moving = torch.from_numpy(seen.moving)
@@ -252,6 +254,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--separator", type=Path, help="weights of a separator network")
     parser.add_argument("--reader", type=Path, help="and of a reader of motions")
+    parser.add_argument("--focuser", type=Path, help="and of a focuser")
     parser.add_argument("--json", type=Path, help="write every result here")
     parser.add_argument("--only", nargs="+", choices=SEPARATIONS, help="separations to try")
     parser.add_argument("--show", type=Path, nargs="+", help="show the results of earlier --json")
@@ -261,7 +264,7 @@ def main() -> None:
         results = list(itertools.chain.from_iterable(parts))
     elif arguments.pairs:
         chosen = choose_blocks(Pairs(arguments.pairs), arguments.blocks)
-        ways = corrections(arguments.separator, arguments.reader)
+        ways = corrections(arguments.separator, arguments.reader, arguments.focuser)
         if arguments.only:
             ways = {name: way for name, way in ways.items() if name in arguments.only}
         if not ways:
