@@ -139,7 +139,7 @@ def methods(
             if motion.is_rest:
                 return block
             odds = separation(block).still_hu / STILL_HU
-            still, _ = focus(look_again(block, moving, odds, motion), *separator.focuser)
+            still = focus(look_again(block, moving, odds, motion), *separator.focuser)
             return put_back(block, moving, still, motion)
 
         return correct
@@ -159,7 +159,6 @@ def methods(
     return {
         "nothing": lambda patch, generator: _hu(patch.moving),
         "`phase-net`": as_it_is,
-        "without the focuser's place": again(settled),
         "without the focuser": by(learnt, settled),
         "without the focuser, at the place that was found first": by(learnt, found),
         "without the focuser, motions drawn instead of read": by(learnt, drawn),

@@ -9,8 +9,8 @@ every single result.
     python benchmarks/phase_robustness.py PAIRS --json robustness.json
     python benchmarks/phase_robustness.py PAIRS --blocks 3 --cases reference "fan beam"
 
-    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --reader WEIGHTS --focuser WEIGHTS \
-        --only phase-net --json net.json
+    python benchmarks/phase_robustness.py PAIRS --separator WEIGHTS --reader WEIGHTS \
+        --focuser WEIGHTS --only phase-net --json net.json
     python benchmarks/phase_robustness.py --show robustness.json net.json
 
 The third form adds one separation to an earlier run; the last shows both without any run.

@@ -82,7 +82,7 @@ def set_of(method: str) -> Batch:
     views = torch.cat([seen, excess, seen, excess.clamp(min=0), torch.full_like(seen, 0.1)], dim=1)
     images = ("still", "moving", "calcium", "lesions", "background")
     middles = {name: getattr(batch, name)[:, 1:2] for name in images}
-    return dataclasses.replace(batch, **middles, views=views, rests=middles["calcium"].float())
+    return dataclasses.replace(batch, **middles, views=views)
 
 
 def shown_to(method: str, batch: Batch) -> Tensor:
@@ -160,7 +160,7 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         losses = train(players_of(settings, network, seed=4), batch, num_steps=2)
         prediction = build_predict(settings, network)(shown_to(method, batch), seeded(5))
         assert len(prediction) == len(batch.moving)
-        num_images = (2 if method in ("separator", "focuser") else 1) * batch.moving.shape[1]
+        num_images = (2 if method == "separator" else 1) * batch.moving.shape[1]
         shape = (2, NUM_ANGLES) if method == "reader" else (num_images, *batch.moving.shape[2:])
         assert prediction.shape[1:] == shape
         assert not prediction.requires_grad

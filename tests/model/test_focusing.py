@@ -21,7 +21,6 @@ from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
 from prodm.model.phasing import LEFT_HU, Separator, correct_by_phase, put_back
-from prodm.model.placing import place_of, shifted
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -60,7 +59,7 @@ def batch(calcium_hu: Tensor, views: Tensor) -> Batch:
     return Batch(
         still=still[None, None], moving=still[None, None], calcium=mask[None, None], lesions=near,
         spacing_mm=torch.tensor([[3.0, 0.5, 0.5]]), background=background[None, None],
-        views=views.flatten(0, 1)[None], rests=(calcium_hu > 60).float()[None, None],
+        views=views.flatten(0, 1)[None],
     )  # fmt: skip
 
 
@@ -69,13 +68,12 @@ def views_of(motion: FoundMotion) -> Tensor:
     return look_again(tissue() + moving, moving, torch.full_like(moving, 0.1), motion)
 
 
-def test_an_untrained_focuser_leaves_what_was_refocused_and_the_odds() -> None:
+def test_an_untrained_focuser_leaves_what_was_refocused() -> None:
     views = views_of(drift())
     network = Focuser(NETWORK).eval()
-    still, odds = focus(views, lambda y, _: network(y, y, torch.zeros(len(y))), 3)
+    still = focus(views, lambda y, _: network(y, y, torch.zeros(len(y))), 3)
     share = float(torch.sigmoid(torch.tensor(2.0)))
     torch.testing.assert_close(still, share * views[REFOCUSED], atol=1e-3, rtol=1e-4)
-    torch.testing.assert_close(odds, torch.full_like(odds, 0.1))
 
 
 def test_the_image_undone_shows_calcium_sharp_and_tissue_smeared() -> None:
@@ -113,7 +111,7 @@ def test_windows_hold_the_slices_around_each() -> None:
 
     def predict(windows: Tensor, _: torch.Generator) -> Tensor:
         shown.append(windows)
-        return torch.zeros(len(windows), 2, 8, 8)
+        return torch.zeros(len(windows), 1, 8, 8)
 
     focus(views, predict, 3)
     assert shown[0].shape == (4, 15, 8, 8)
@@ -121,41 +119,32 @@ def test_windows_hold_the_slices_around_each() -> None:
     assert shown[0][2, :, 0, 0].reshape(5, 3)[4].tolist() == [17, 18, 19]
 
 
-def answer(calcium_hu: Tensor, place: Tensor) -> Tensor:
-    return torch.stack([calcium_hu, place])[None]
-
-
 def test_the_truth_costs_nothing_and_each_error_costs_its_part() -> None:
-    truth, sure = lesion()[1], torch.where(lesion()[1] > 60, 20.0, -20.0)
-    case = batch(truth, views_of(drift()))
-    loss, parts = focusing_loss(answer(truth, sure), case, LOSS)
+    truth = lesion()[1][None, None]
+    case = batch(lesion()[1], views_of(drift()))
+    loss, parts = focusing_loss(truth, case, LOSS)
     assert float(loss) == pytest.approx(0, abs=1e-6)
-    assert set(parts) == {"absolute", "calcium", "place"}
-
-    fainter, fainter_parts = focusing_loss(answer(0.5 * truth, sure), case, LOSS)
+    assert set(parts) == {"absolute", "calcium"}
+    fainter, fainter_parts = focusing_loss(0.5 * truth, case, LOSS)
     assert fainter_parts["calcium"] > 0.1
     assert fainter_parts["absolute"] > 0.3
     assert float(fainter) == pytest.approx(
         float(fainter_parts["absolute"] + LOSS.weight * fainter_parts["calcium"]), abs=1e-5
     )
-    _, elsewhere = focusing_loss(answer(truth, sure.roll(6, dims=1)), case, LOSS)
-    assert elsewhere["place"] > 0.1
-    assert elsewhere["absolute"] < 1e-6
 
 
 def test_invented_calcium_counts_wherever_it_is() -> None:
-    truth, sure = lesion()[1], torch.where(lesion()[1] > 60, 20.0, -20.0)
-    case = batch(truth, views_of(drift()))
-    invented = truth.clone()
+    case = batch(lesion()[1], views_of(drift()))
+    invented = lesion()[1].clone()
     invented[2:6, 2:6] = 200
-    _, parts = focusing_loss(answer(invented, sure), case, LOSS)
+    _, parts = focusing_loss(invented[None, None], case, LOSS)
     assert parts["absolute"] > 0.1
 
 
 def test_a_batch_without_findings_is_refused() -> None:
     case = dataclasses.replace(batch(lesion()[1], views_of(drift())), views=None)
     with pytest.raises(ProdmError, match="motions that were found"):
-        focusing_loss(torch.zeros(1, 2, 64, 64), case, LOSS)
+        focusing_loss(torch.zeros(1, 1, 64, 64), case, LOSS)
 
 
 def test_wrong_windows_are_refused() -> None:
@@ -165,34 +154,21 @@ def test_wrong_windows_are_refused() -> None:
             network(torch.zeros(shape), torch.zeros(shape), torch.zeros(1))
 
 
-@pytest.mark.parametrize("off_px", [(0, 0), (3, -2), (-5, 7)])
-def test_a_lesion_and_its_motion_move_against_each_other(off_px: tuple[int, int]) -> None:
-    """A motion with another translation, and the lesion as far the other way: the same image."""
-    motion = drift(0.3)
-    other = motion.translated(*off_px)
-    seen = other.apply(shifted(lesion(), *off_px))
-    torch.testing.assert_close(seen, motion.apply(lesion()), atol=1.0, rtol=0)
-    torch.testing.assert_close(
-        place_of(other) - place_of(motion), torch.tensor(off_px).float(), atol=0.05, rtol=0
-    )
-
-
-def test_the_second_look_replaces_the_lesion_and_says_where_it_is() -> None:
-    """What a focuser answers is put on the background, where its own odds say."""
+def test_the_second_look_replaces_the_lesion() -> None:
+    """What a focuser answers is put in the place of what moves."""
     motion = drift()
     seen = tissue() + motion.apply(lesion())
-    true_place = (lesion() > 60).float()
 
     def predict(windows: Tensor, _: torch.Generator) -> Tensor:
         refocused = windows[:, 3 * REFOCUSED + 1]
         sharp = torch.where(refocused > 100, refocused + 111, torch.zeros_like(refocused))
-        return torch.stack([sharp, 12 * true_place - 6], dim=1)
+        return sharp[:, None]
 
     separator = Separator(lambda *_: torch.zeros(0), 3, focuser=(predict, 3))
-    nothing_known = torch.full_like(seen, 3.0)
+    guess = 3 + 200 * lesion() / 600
     result = correct_by_phase(
         seen, tissue(), SearchSettings(start_rad=0.0), torch.Generator().manual_seed(0),
-        nothing_known, separator,
+        guess, separator,
     )  # fmt: skip
     added = result.corrected_hu - tissue()
     assert float(added.max()) > 640  # 111 more than there was, less what is grain

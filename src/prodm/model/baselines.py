@@ -95,7 +95,7 @@ class Predict(Protocol):
 
         A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
         reader is given what a separator sees, and returns paths (``prodm.model.reading``). A
-        focuser is given views, and returns calcium and its place (``prodm.model.focusing``).
+        focuser is given views, and returns calcium in HU (``prodm.model.focusing``).
         """
         ...
 

@@ -10,14 +10,10 @@ there and all else is smeared. A *focuser* looks at five images of each slice:
     refocused   what moves, put back in focus (``FoundMotion.refocus``)
     odds        the separator's odds that calcium rests here
 
-and gives two answers:
-
-    calcium     at rest, over its background, in the frame of the motion that was found: where that
-                puts the lesion, be it right or wrong
-    place       where calcium really rests, as log-odds that are added to the separator's
-
-It learns from motions that were found, with all their errors (``prodm.training.findings``), and so
-also what is left to do where one is a little wrong.
+and says what calcium there is at rest, over its background, in the frame of the motion that was
+found: where that puts the lesion, be it right or wrong. It learns from motions that were found,
+with all their errors (``prodm.training.findings``), and so also what is left to do where one is a
+little wrong.
 """
 
 from collections.abc import Callable
@@ -34,18 +30,15 @@ from prodm.model.network import NetworkSettings
 from prodm.model.sampler import slice_windows
 
 VIEWS = ("seen", "moving", "undone", "refocused", "odds")
-REFOCUSED, ODDS = VIEWS.index("refocused"), VIEWS.index("odds")
+REFOCUSED = VIEWS.index("refocused")
 LOWEST_HU = torch.tensor([-200.0, -300.0, -300.0, 0.0, 0.0])  # of each view; networks see no less
 HIGHEST_HU = torch.tensor([800.0, 1200.0, 1200.0, 1500.0, 1.0])  # and no more
 SCALE_HU = torch.tensor([500.0, 500.0, 500.0, 500.0, 1.0])  # odds have no unit
-NUM_MAPS = 3
+NUM_MAPS = 2
 GATE_GAIN, GATE_START = 4.0, 2.0  # an untrained network leaves nearly all that was refocused
 SHOWS_HU = 20.0  # calcium at rest that counts in the loss
 GRAIN_HU = 60.0  # what was refocused and is less is grain, most of it
-ERROR_HU = 100.0  # so that the parts of the loss are of the same size
-RESTS_HU = 60.0  # calcium at rest that tells the place
-PLACE_WEIGHT = 10.0
-LEAST_ODDS = 1e-4
+ERROR_HU = 100.0  # so that both parts of the loss are of the same size
 
 
 class Focuser(nn.Module):
@@ -68,10 +61,7 @@ class Focuser(nn.Module):
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return calcium in HU and log-odds of its place, [B, 2, Y, X].
-
-        ``y`` are windows of views [B, 5 k, Y, X].
-        """
+        """Return calcium at rest in HU, [B, 1, Y, X], of windows of views [B, 5 k, Y, X]."""
         num_slices, divisor = self.settings.num_slices, self.settings.divisor
         if y.shape[1] != len(VIEWS) * num_slices or y.shape[2] % divisor or y.shape[3] % divisor:
             raise ProdmError(
@@ -85,13 +75,11 @@ class Focuser(nn.Module):
         seen = (views.clamp(low, high) / scale).flatten(1, 2)
         folded = functional.pixel_unshuffle(seen, self.settings.fold)
         maps = self.body(folded, torch.zeros(len(y), device=y.device))
-        added, gate, place = functional.pixel_shuffle(maps, self.settings.fold).chunk(
-            NUM_MAPS, dim=1
-        )
-        refocused, odds = views[:, [REFOCUSED, ODDS], num_slices // 2].chunk(2, dim=1)
+        added, gate = functional.pixel_shuffle(maps, self.settings.fold).chunk(NUM_MAPS, dim=1)
+        refocused = views[:, REFOCUSED, num_slices // 2, None]
         still = (refocused + SCALE_HU[REFOCUSED] * added).clamp(min=0)
-        calcium = still * torch.sigmoid(GATE_GAIN * gate + GATE_START)
-        return torch.cat([calcium, torch.logit(odds, eps=LEAST_ODDS) + place], dim=1)
+        calcium: Tensor = still * torch.sigmoid(GATE_GAIN * gate + GATE_START)
+        return calcium
 
 
 def look_again(block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion) -> Tensor:
@@ -119,31 +107,27 @@ def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:
     return back[..., top : top + block_hu.shape[-2], left : left + block_hu.shape[-1]]
 
 
-def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> tuple[Tensor, Tensor]:
-    """Return the calcium in HU and the odds of its place that a trained focuser sees, [Z, Y, X]."""
-    windows = slice_windows(views, num_slices).reshape(
-        *views.shape[:2], num_slices, *views.shape[2:]
-    )
-    seen = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # draws nothing
-    return seen[:, 0], torch.sigmoid(seen[:, 1])
+def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> Tensor:
+    """Return the calcium at rest [Z, Y, X] that a trained focuser sees, in HU."""
+    depth = views.shape[1]
+    windows = slice_windows(views, num_slices).reshape(len(views), depth, -1, *views.shape[2:])
+    seen: Tensor = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # no draws
+    return seen[:, 0]
 
 
-def focusing_loss(seen: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Parts]:
-    """Return how wrong answers [B, 2, Y, X] are: pixel by pixel, in the score, and in the place.
+def focusing_loss(calcium_hu: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Parts]:
+    """Return how wrong calcium at rest [B, 1, Y, X] is, pixel by pixel and in its score.
 
-    ``batch.views`` are what they were told from, ``batch.still`` and ``batch.background`` the
-    truth in the frame of the motion that was found, and ``batch.rests`` the true place.
+    ``batch.views`` are what it was told from, ``batch.still`` and ``batch.background`` the truth
+    in the frame of the motion that was found.
     """
-    if batch.views is None or batch.background is None or batch.rests is None:
+    if batch.views is None or batch.background is None:
         raise ProdmError("a focuser learns from motions that were found")
-    calcium_hu, place = seen.chunk(2, dim=1)
     true_hu = (HIGH_HU - LOW_HU) * (batch.still - batch.background)
     num_slices = batch.views.shape[1] // len(VIEWS)
     refocused = batch.views[:, REFOCUSED * num_slices + num_slices // 2, None]
     counts = (true_hu > SHOWS_HU) | (calcium_hu > SHOWS_HU) | (refocused > GRAIN_HU)
     away = (counts * (calcium_hu - true_hu).abs()).sum() / counts.sum().clamp(min=1) / ERROR_HU
     score = agatston_loss(batch.background + calcium_hu / (HIGH_HU - LOW_HU), batch, settings)
-    place_loss = functional.binary_cross_entropy_with_logits(place, batch.rests)
-    parts = {"absolute": away, "calcium": score, "place": place_loss}
-    total = away + settings.weight * score + PLACE_WEIGHT * place_loss
-    return total, {name: value.detach() for name, value in parts.items()}
+    parts = {"absolute": away.detach(), "calcium": score.detach()}
+    return away + settings.weight * score, parts

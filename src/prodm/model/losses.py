@@ -49,8 +49,7 @@ class Batch:
     ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
     ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
     over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
-    [B, 5 k, Y, X] are what a focuser sees of the windows' slices (``prodm.model.focusing``), and
-    ``rests`` is where calcium really rests.
+    [B, 5 k, Y, X] are what a focuser sees of the windows' slices (``prodm.model.focusing``).
     """
 
     still: Tensor
@@ -62,7 +61,6 @@ class Batch:
     displacement: Tensor | None = None
     start_rad: Tensor | None = None
     views: Tensor | None = None
-    rests: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

@@ -36,7 +36,7 @@ from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
-from prodm.model.placing import place_of, settle, shifted
+from prodm.model.placing import settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
@@ -55,7 +55,7 @@ TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
 PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
-LEFT_HU = 40.0  # what may be left over there, grain
+LEFT_HU = 20.0  # what may be left over there, grain
 PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
 
 
@@ -128,11 +128,8 @@ def correct_by_phase(
     if motion.is_rest or guess_hu is None or separator is None or separator.focuser is None:
         return Phased(in_focus(block_hu, moving, motion), moving, motion)
     views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
-    still, odds = focus(views, *separator.focuser)
-    off_px = (place_of(settle(motion, still, odds)) - place_of(motion)).round().int().tolist()
-    still, refocused = (shifted(image, *off_px) for image in (still, views[REFOCUSED]))
-    motion = motion.translated(*off_px)
-    return Phased(put_back(block_hu, moving, still, motion), moving, motion, refocused)
+    still = focus(views, *separator.focuser)
+    return Phased(put_back(block_hu, moving, still, motion), moving, motion, views[REFOCUSED])
 
 
 def find_motion(

@@ -17,7 +17,6 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from prodm.model.families import draw_motions
 from prodm.model.motions import FoundMotion, between_samples
@@ -56,17 +55,6 @@ def settle(motion: FoundMotion, lesion_hu: Tensor, odds: Tensor) -> FoundMotion:
 def place_of(motion: FoundMotion) -> Tensor:
     """Return the translation (x, y) of a motion in pixels."""
     return translation(motion.shift_at(angles_rad()))
-
-
-def shifted(lesion: Tensor, x_px: int, y_px: int) -> Tensor:
-    """Return a lesion [Z, Y, X] as it is where its motion has this translation more.
-
-    The lesion lies as far the other way: what was seen stays the same.
-    """
-    height, width = lesion.shape[-2:]
-    far = max(abs(x_px), abs(y_px))
-    top, left = far + y_px, far + x_px
-    return functional.pad(lesion, (far,) * 4)[..., top : top + height, left : left + width]
 
 
 def _places() -> tuple[Tensor, Tensor]:

@@ -8,15 +8,14 @@ longer than learning from it, so that what was found is kept, one file for each:
                               in HU, and odds in thousandths
     still       [Z, Y, X]     the true calcium over its background, in HU
     background  [Z, Y, X]     in HU
-    rests       [Z, Y, X]     where the calcium rests
     spacing_mm  [3]
 
 ``still`` and ``background`` are in the frame of the motion that was found, whose place may be
 wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
-is a whole number of pixels off, and the truth is cut out as many pixels off. ``rests`` is where it
-really is. Only slices with calcium are kept, and one more on either side. What is found depends on
-the seed and the number of the file alone, so that files may be made in any order, by several
-processes, and after a kill the missing ones.
+is a whole number of pixels off, and the truth is cut out as many pixels off. Only slices with
+calcium are kept, and one more on either side. What is found depends on the seed and the number of
+the file alone, so that files may be made in any order, by several processes, and after a kill the
+missing ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
-from prodm.model.focusing import GRAIN_HU, REFOCUSED, RESTS_HU, VIEWS, look_again
+from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion, place
 from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
@@ -65,7 +64,6 @@ class Finding:
     views: NDArray[np.int16]
     still: NDArray[np.int16]
     background: NDArray[np.int16]
-    rests: NDArray[np.bool_]
     spacing_mm: NDArray[np.float32]
 
     @property
@@ -191,8 +189,7 @@ def find(
     motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
     if motion is None or motion.is_rest:
         return None
-    true_still = cut(still - background)
-    off = place_of(motion) - place_of(place(motion, moving, true_still))
+    off = place_of(motion) - place_of(place(motion, moving, cut(still - background)))
     whole = off.round()
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
@@ -204,7 +201,6 @@ def find(
         views=_as_int16(views),
         still=_as_int16(cut(still - background, off_px)),
         background=_as_int16(cut(background, off_px)),
-        rests=(true_still > RESTS_HU).numpy(),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
     )
     return _trimmed(found)
@@ -216,8 +212,8 @@ def _trimmed(found: Finding) -> Finding | None:
     if not len(slices):
         return None
     kept = slice(max(int(slices[0]) - 1, 0), int(slices[-1]) + 2)
-    images = (found.still[kept], found.background[kept], found.rests[kept])
-    return Finding(found.views[:, kept], *images, found.spacing_mm)
+    images = (found.views[:, kept], found.still[kept], found.background[kept])
+    return Finding(*images, found.spacing_mm)
 
 
 def load_findings(folder: Path) -> list[Finding]:
@@ -253,16 +249,15 @@ def draw_findings(
         mirrors = rng.random(3) < 0.5
         views = torch.from_numpy(mirror(found.views, mirrors).astype(np.float32))
         views[VIEWS.index("odds")] *= ODDS_UNIT
-        still, background, rests = (
+        still, background = (
             mirror(image[middle, None], mirrors).astype(np.float32)
-            for image in (found.still, found.background, found.rests)
+            for image in (found.still, found.background)
         )
         calcium = (still > 0) & (background + still >= CALCIUM_THRESHOLD_HU)
         sample = {
             "views": views[:, around.clip(0, views.shape[1] - 1)].flatten(0, 1),
             "still": _in_units(background + still),
             "background": _in_units(background),
-            "rests": torch.from_numpy(rests),
             "calcium": torch.from_numpy(calcium),
         }
         for name, image in sample.items():
