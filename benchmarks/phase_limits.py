@@ -130,6 +130,16 @@ def methods(
 
         return correct
 
+    def known(moves: Moving, find: Find) -> Callable[[Patch, torch.Generator], Tensor]:
+        """With tissue that is known, so that nothing but grain can be left over."""
+
+        def correct(patch: Patch, generator: torch.Generator) -> Tensor:
+            moving = moves(patch)
+            motion = find(patch, moving, generator)
+            return put_back(_hu(patch.moving), moving, motion.focused(moving), motion)
+
+        return correct
+
     def again(find: Find) -> Callable[[Patch, torch.Generator], Tensor]:
         """With the second look of the focuser, at the place that is found."""
 
@@ -165,10 +175,10 @@ def methods(
         "`phase-net` at the true place": again(placed),
         "`phase-net` with the true motion": again(applied),
         "without the focuser, with the true motion": by(learnt, applied),
-        "the true tissue, smoothed; search": by(smooth, settled),
-        "the true tissue, smoothed; search, at the true place": by(smooth, placed),
-        "the true tissue, smoothed; the true motion": by(smooth, applied),
-        "the true background, the true motion": by(true, applied),
+        "the true tissue, smoothed; search": known(smooth, settled),
+        "the true tissue, smoothed; search, at the true place": known(smooth, placed),
+        "the true tissue, smoothed; the true motion": known(smooth, applied),
+        "the true background, the true motion": known(true, applied),
         "`phase-net`, on the still blocks": at_rest,
     }
 

@@ -16,6 +16,7 @@ from prodm.model.focusing import (
     focusing_loss,
     look_again,
     undone,
+    without_grid,
 )
 from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion
@@ -74,6 +75,20 @@ def test_an_untrained_focuser_leaves_what_was_refocused() -> None:
     still = focus(views, lambda y, _: network(y, y, torch.zeros(len(y))), 3)
     share = float(torch.sigmoid(torch.tensor(2.0)))
     torch.testing.assert_close(still, share * views[REFOCUSED], atol=1e-3, rtol=1e-4)
+
+
+def test_no_grid_of_dots_is_left() -> None:
+    """A pattern of two pixels goes, a constant stays, and so does the sum of what is inside."""
+    y, x = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
+    for pattern in (y % 2, x % 2, (x + y) % 2, (x % 2) * (y % 2)):
+        smooth = without_grid(5.0 * pattern[None, None].float())[0, 0, 2:6, 2:6]
+        torch.testing.assert_close(smooth, smooth.mean().expand(4, 4))
+    torch.testing.assert_close(
+        without_grid(torch.full((1, 1, 4, 4), 3.0)), torch.full((1, 1, 4, 4), 3.0)
+    )
+    spot = torch.zeros(1, 1, 8, 8)
+    spot[..., 4, 4] = 16.0
+    assert without_grid(spot)[0, 0, 3:6, 3:6].tolist() == [[1, 2, 1], [2, 4, 2], [1, 2, 1]]
 
 
 def test_the_image_undone_shows_calcium_sharp_and_tissue_smeared() -> None:

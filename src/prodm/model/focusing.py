@@ -75,11 +75,28 @@ class Focuser(nn.Module):
         seen = (views.clamp(low, high) / scale).flatten(1, 2)
         folded = functional.pixel_unshuffle(seen, self.settings.fold)
         maps = self.body(folded, torch.zeros(len(y), device=y.device))
-        added, gate = functional.pixel_shuffle(maps, self.settings.fold).chunk(NUM_MAPS, dim=1)
+        unfolded = without_grid(functional.pixel_shuffle(maps, self.settings.fold))
+        added, gate = unfolded.chunk(NUM_MAPS, dim=1)
         refocused = views[:, REFOCUSED, num_slices // 2, None]
         still = (refocused + SCALE_HU[REFOCUSED] * added).clamp(min=0)
         calcium: Tensor = still * torch.sigmoid(GATE_GAIN * gate + GATE_START)
         return calcium
+
+
+def without_grid(maps: Tensor) -> Tensor:
+    """Return maps [B, K, Y, X] without what changes from each pixel to the next.
+
+    Unfolding may leave a grid of dots, which a loss of the score even rewards: dots raise the peak
+    and the area of a lesion that is uncertain. Neighbours count 1, 2 and 1 quarter, along x
+    and along y, so that a pattern of two pixels is gone. What was refocused passes by it.
+    """
+    for dimension in (-2, -1):
+        size = maps.shape[dimension]
+        ends = maps.narrow(dimension, 0, 1), maps.narrow(dimension, size - 1, 1)
+        padded = torch.cat([ends[0], maps, ends[1]], dim=dimension)
+        low, high = padded.narrow(dimension, 0, size), padded.narrow(dimension, 2, size)
+        maps = maps / 2 + (low + high) / 4
+    return maps
 
 
 def look_again(block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion) -> Tensor:
