@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from prodm.correction.correctors import load_phase, shipped_weights
+from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
@@ -144,6 +145,8 @@ def methods(
         """With the second look of the focuser, at the place that is found."""
 
         def correct(patch: Patch, generator: torch.Generator) -> Tensor:
+            if separator.focuser is None:
+                raise ProdmError("there is no focuser")
             block, moving = _hu(patch.moving), learnt(patch)
             motion = find(patch, moving, generator)
             if motion.is_rest:

@@ -174,8 +174,8 @@ def test_the_second_look_replaces_the_lesion() -> None:
     motion = drift()
     seen = tissue() + motion.apply(lesion())
 
-    def predict(windows: Tensor, _: torch.Generator) -> Tensor:
-        refocused = windows[:, 3 * REFOCUSED + 1]
+    def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        refocused = y[:, 3 * REFOCUSED + 1]
         sharp = torch.where(refocused > 100, refocused + 111, torch.zeros_like(refocused))
         return sharp[:, None]
 

@@ -303,7 +303,7 @@ def test_the_command_runs_under_torchrun(pairs: Pairs, tmp_path: Path) -> None:
         f"{network}.norm_groups": "8",
     }  # fmt: skip
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = ["-m", "prodm", "train", "compact", "--pairs", pairs.folder, "-o", run]
+    command = ["-m", "prodm", "train", "compact", "--pairs", str(pairs.folder), "-o", str(run)]
     overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = subprocess.run(
         [*launcher, *command, "--validation-patches", "2", *overrides],
