@@ -23,12 +23,9 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.checkpoint import load_network, save_checkpoint
 from prodm.model.losses import LossSettings
 from prodm.model.network import NetworkSettings
-from prodm.model.phasing import Separator
 from prodm.pairs.build import BuildSettings, build
 from prodm.pairs.sources import phantom_sources
 from prodm.pairs.store import Pairs
-from prodm.runs import no_progress
-from prodm.training.findings import FINDINGS, draw_findings, load_findings, make_findings
 from prodm.training.loop import TrainingSettings, train
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
 
@@ -126,7 +123,7 @@ def look_of(settings: TrainingSettings) -> Look | None:
 
 
 def learn(settings: TrainingSettings, pairs: Pairs, run: Path, init: Path | None = None) -> Path:
-    run.mkdir(exist_ok=True)
+    run.mkdir()
     measure = {"agatston_mae": 0.0}
     train(settings, pairs, run, validate=lambda *_: measure, init=init, look=look_of(settings))
     return run / "best.safetensors"
@@ -175,43 +172,4 @@ def test_every_method_learns_200_blocks(
         start = load_network(tmp_path / "start.safetensors").network
         assert training_error(settings, start.train(), pairs) == pytest.approx(before)
     print(f"{method}: {before:.3g} without correction, {after:.3g} learnt")
-    assert after < 0.5 * before
-
-
-def shipped_separator() -> Separator:
-    separator: Separator = load_phase(
-        shipped_weights("separator"), shipped_weights("reader")
-    ).separator
-    return separator
-
-
-@pytest.mark.slow
-def test_a_focuser_learns_what_was_found(pairs: Pairs, tmp_path: Path) -> None:
-    """It learns from findings instead of windows, mirrored in eight ways."""
-    settings = replace(settings_of("focuser"), num_steps=900, validate_every_steps=900)
-    loss = LossSettings("agatston", weight=0.3, tau_hu=25)
-    settings = replace(settings, model=replace(settings.model, loss=loss))
-    run = tmp_path / "run"
-    run.mkdir()
-    make_findings(
-        run / FINDINGS, pairs, shipped_separator, WindowSettings(calcium_share=1),
-        count=40, seed=0, workers=1, progress=no_progress,
-    )  # fmt: skip
-    found = load_findings(run / FINDINGS)
-    weights = learn(settings, pairs, run)
-
-    def error(network: AnyNetwork) -> float:
-        (player,) = build_players(settings.model, network, 0)
-        total = 0.0
-        for number in range(NUM_JUDGED):
-            batch = draw_findings(
-                found, num_slices=3, batch_size=32, seed=(1, number), radius_pixels=6
-            )
-            with torch.no_grad():
-                total += float(player(batch, torch.Generator())[0]) / NUM_JUDGED
-        return total
-
-    before = error(build_network(settings.model, seed=0))
-    after = error(load_network(weights).network)
-    print(f"focuser: {before:.3g} without it, {after:.3g} learnt")
     assert after < 0.5 * before
