@@ -26,7 +26,7 @@ from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.losses import Batch, LossSettings, Parts, agatston_loss
 from prodm.model.motions import FoundMotion
-from prodm.model.network import NetworkSettings
+from prodm.model.network import NetworkSettings, folded_unet
 from prodm.model.sampler import slice_windows
 
 VIEWS = ("seen", "moving", "undone", "refocused", "odds")
@@ -46,19 +46,8 @@ class Focuser(nn.Module):
 
     def __init__(self, settings: NetworkSettings) -> None:
         super().__init__()
-        from monai.networks.nets import DiffusionModelUNet  # late: the import takes seconds
-
         self.settings = settings
-        self.body = DiffusionModelUNet(
-            spatial_dims=2,
-            in_channels=len(VIEWS) * settings.num_slices * settings.fold**2,
-            out_channels=NUM_MAPS * settings.fold**2,
-            channels=settings.channels,
-            attention_levels=settings.attention,
-            num_res_blocks=settings.num_res_blocks,
-            num_head_channels=settings.num_head_channels,
-            norm_num_groups=settings.norm_groups,
-        )
+        self.body = folded_unet(settings, num_in=len(VIEWS) * settings.num_slices, num_out=NUM_MAPS)
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
         """Return calcium at rest in HU, [B, 1, Y, X], of windows of views [B, 5 k, Y, X]."""

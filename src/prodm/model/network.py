@@ -105,6 +105,23 @@ class NetworkSettings:
         return int(self.fold * 2 ** (len(self.channels) - 1))
 
 
+def folded_unet(settings: NetworkSettings, *, num_in: int, num_out: int) -> nn.Module:
+    """Return MONAI's network from and to so many images, whose pixels are folded."""
+    from monai.networks.nets import DiffusionModelUNet  # late: the import takes seconds
+
+    body: nn.Module = DiffusionModelUNet(
+        spatial_dims=2,
+        in_channels=num_in * settings.fold**2,
+        out_channels=num_out * settings.fold**2,
+        channels=settings.channels,
+        attention_levels=settings.attention,
+        num_res_blocks=settings.num_res_blocks,
+        num_head_channels=settings.num_head_channels,
+        norm_num_groups=settings.norm_groups,
+    )
+    return body
+
+
 class CorrectionNetwork(nn.Module):
     """MONAI's network between folding and unfolding. Any size divisible by ``divisor``."""
 
@@ -113,22 +130,15 @@ class CorrectionNetwork(nn.Module):
     ) -> None:
         """Build the network; without a state, ``xt`` and ``t`` are ignored when it is called."""
         super().__init__()
-        from monai.networks.nets import DiffusionModelUNet  # late: the import takes seconds
-
         self.settings = settings
         self.takes_state = takes_state
         self.separates = separates
         num_maps = 3 if settings.gated or separates else 1
         num_images = settings.num_slices * (2 if takes_state else 1)
-        self.body = DiffusionModelUNet(
-            spatial_dims=2,
-            in_channels=(num_images + settings.num_condition_channels) * settings.fold**2,
-            out_channels=num_maps * settings.num_slices * settings.fold**2,
-            channels=settings.channels,
-            attention_levels=settings.attention,
-            num_res_blocks=settings.num_res_blocks,
-            num_head_channels=settings.num_head_channels,
-            norm_num_groups=settings.norm_groups,
+        self.body = folded_unet(
+            settings,
+            num_in=num_images + settings.num_condition_channels,
+            num_out=num_maps * settings.num_slices,
         )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
