@@ -142,11 +142,17 @@ def _file(folder: Path, n: int) -> Path:
 def draw_finding(
     blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
 ) -> Finding:
-    """Move blocks until a motion is found in one."""
+    """Move blocks until a motion is found in one.
+
+    In blocks without calcium none should be found, and it takes many of them until one is. So
+    ``settings.calcium_share`` is kept among the findings, not among the blocks that are looked at.
+    """
     with_calcium = [block for block in blocks if len(block.calcium_slices)]
+    without = [block for block in blocks if not len(block.calcium_slices)]
+    wanted = np.random.default_rng(seed).random() >= settings.calcium_share
     for attempt in range(MOST_TRIES):
         rng = np.random.default_rng([*seed, attempt])
-        pool = with_calcium if rng.random() < settings.calcium_share else blocks
+        pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
         found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng)
         if found is not None:
             return found
