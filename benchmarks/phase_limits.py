@@ -1,7 +1,7 @@
 """What limits the correction by phase: parts of the truth in place of what is estimated.
 
     python benchmarks/phase_limits.py PAIRS [--separator WEIGHTS] [--reader WEIGHTS] \
-        [--focuser WEIGHTS] [-n 40]
+        [--focuser WEIGHTS] [--placer WEIGHTS] [-n 40]
 
 Blocks of validation patients, moved by back-projection. The truth is known, so each part of the
 method can be replaced by it: the separation (the background that the simulator kept, as it is or
@@ -34,8 +34,8 @@ from prodm.model.phasing import (
     in_focus,
     put_back,
     separate_by_network,
+    settle_block,
 )
-from prodm.model.placing import settle
 from prodm.model.reading import what_shows
 from prodm.model.search import SearchSettings, search
 from prodm.motion.trajectory import Trajectory
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--separator", type=Path, default=None)
     parser.add_argument("--reader", type=Path, default=None)
     parser.add_argument("--focuser", type=Path, default=None)
+    parser.add_argument("--placer", type=Path, default=None)
     parser.add_argument("-n", type=int, default=40)
     parser.add_argument("--seed", type=int, default=3)
     arguments = parser.parse_args()
@@ -63,6 +64,7 @@ def main() -> None:
         arguments.separator or shipped_weights("separator"),
         arguments.reader or shipped_weights("reader"),
         arguments.focuser or shipped_weights("focuser"),
+        arguments.placer or shipped_weights("placer"),
     ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(
@@ -110,7 +112,9 @@ def methods(
     def settled(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         motion = found(patch, moving, generator)
         odds = separation(_hu(patch.moving)).still_hu / STILL_HU
-        return motion if motion.is_rest else settle(motion, motion.undo(moving), odds)
+        if motion.is_rest:
+            return motion
+        return settle_block(_hu(patch.moving), moving, odds, motion, separator)
 
     def placed(patch: Patch, moving: Tensor, generator: torch.Generator) -> FoundMotion:
         return place(found(patch, moving, generator), moving, _still(patch))

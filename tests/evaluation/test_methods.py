@@ -146,7 +146,7 @@ def test_a_method_corrects_whole_scans_too() -> None:
 
 def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     files = {}
-    for kind in ("prodm", "unet", "separator", "reader", "focuser"):
+    for kind in ("prodm", "unet", "separator", "reader", "focuser", "placer"):
         num_levels = 4 if kind == "reader" else 2
         network = NetworkSettings(
             channels=(8,) * num_levels, attention=(False,) * num_levels, num_res_blocks=1,
@@ -167,13 +167,13 @@ def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     with_reader = find_method("+".join(str(files[k]) for k in ("prodm", "separator", "reader")))
     assert with_reader.name == "prodm + separator + reader"
     assert with_reader.sha256 != method.sha256
-    everything = ("prodm", "separator", "reader", "focuser")
+    everything = ("prodm", "separator", "reader", "focuser", "placer")
     with_all = find_method("+".join(str(files[k]) for k in everything))
     assert with_all.sha256 != with_reader.sha256
     phased = find_method(f"{files['separator']}+{files['reader']}")
     assert not phased.is_random  # where the motion is read, nothing is drawn
     np.testing.assert_allclose(phased.correct(block, (3.0, 0.5, 0.5), 0), block, atol=1e-3)
-    with pytest.raises(ProdmError, match="a focuser and nothing else"):
+    with pytest.raises(ProdmError, match="a placer and nothing else"):
         find_method("+".join(str(files[k]) for k in (*everything, "focuser")))
     with pytest.raises(ProdmError, match="holds a reader and no focuser"):
         find_method("+".join(str(files[k]) for k in ("separator", "reader", "reader")))

@@ -25,6 +25,7 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
 from prodm.model.network import NetworkSettings, Predicts, num_parameters
 from prodm.model.reading import NUM_ANGLES
+from prodm.model.resting import NUM_PLACED
 from prodm.model.sampler import SamplingSettings
 from prodm.runs import fill, read_toml
 
@@ -73,10 +74,24 @@ def tiny_set() -> Batch:
 
 
 def set_of(method: str) -> Batch:
-    """The same windows; a focuser learns their middle slices from five views of them."""
+    """The same windows; a focuser learns their middle slices from five views of them.
+
+    A placer learns where the lesions rest, from views of the tissue with a hole in it.
+    """
     batch = tiny_set()
-    if method != "focuser" or batch.background is None:
+    if method not in ("focuser", "placer") or batch.background is None:
         return batch
+    if method == "placer":
+        place = torch.tensor([[2, 1], [-3, 0], [4, -4], [0, 5]])
+        shifted = [
+            one.roll((-int(y), -int(x)), (-2, -1))
+            for one, (y, x) in zip(batch.calcium, place, strict=True)
+        ]
+        lesion = 500.0 * torch.stack(shifted)
+        tissue = 40.0 - 100.0 * batch.calcium
+        one = torch.stack([tissue, torch.full_like(tissue, 0.1), lesion], dim=1).flatten(1, 2)
+        views, likely = one.repeat(1, NUM_PLACED, 1, 1), torch.zeros(4, 33, 33)
+        return dataclasses.replace(batch, views=views, place=place, likely=likely)
     seen = to_hu(batch.moving)
     excess = seen - to_hu(batch.background)
     views = torch.cat([seen, excess, seen, excess.clamp(min=0), torch.full_like(seen, 0.1)], dim=1)
@@ -86,7 +101,7 @@ def set_of(method: str) -> Batch:
 
 
 def shown_to(method: str, batch: Batch) -> Tensor:
-    if method == "focuser":
+    if method in ("focuser", "placer"):
         assert batch.views is not None
         return batch.views
     return look(batch.moving) if method == "reader" else batch.moving
@@ -161,7 +176,8 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         prediction = build_predict(settings, network)(shown_to(method, batch), seeded(5))
         assert len(prediction) == len(batch.moving)
         num_images = (2 if method == "separator" else 1) * batch.moving.shape[1]
-        shape = (2, NUM_ANGLES) if method == "reader" else (num_images, *batch.moving.shape[2:])
+        shapes = {"reader": (2, NUM_ANGLES), "placer": (33, 33)}
+        shape = shapes.get(method, (num_images, *batch.moving.shape[2:]))
         assert prediction.shape[1:] == shape
         assert not prediction.requires_grad
         results.append((losses, prediction))
@@ -200,7 +216,7 @@ def test_the_number_of_network_calls_is_the_number_of_jumps(method: str, num_jum
 
 
 @pytest.mark.parametrize(
-    "method", [name for name in METHODS if name not in ("separator", "reader", "focuser")]
+    "method", [name for name in METHODS if name not in ("separator", "reader", "focuser", "placer")]
 )
 def test_the_hook_has_the_last_word(method: str) -> None:
     network = build_network(tiny(method), seed=0)

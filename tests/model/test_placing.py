@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion
-from prodm.model.placing import settle
+from prodm.model.placing import odds_evidence, settle
 from prodm.model.reading import angles_rad
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -42,7 +42,7 @@ def away(found: FoundMotion, true: FoundMotion) -> float:
 
 
 def settled_by(motion: FoundMotion, seen: Tensor, odds: Tensor) -> FoundMotion:
-    return settle(motion, motion.undo(seen), odds)
+    return settle(motion, odds_evidence(motion.undo(seen), odds))
 
 
 @pytest.mark.parametrize("wrong", [(3.0, -4.0), (-6.0, 0.0)])

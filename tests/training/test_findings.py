@@ -1,4 +1,4 @@
-"""What a focuser learns from must be the truth, in the frame of the motion that was found."""
+"""What is learnt from must be the truth, in the frame of the motion that was found."""
 
 from pathlib import Path
 
@@ -17,7 +17,14 @@ from prodm.pairs.store import BlockRow
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 from prodm.training import findings
-from prodm.training.findings import Finding, draw_finding, draw_findings, find, load_findings
+from prodm.training.findings import (
+    Finding,
+    draw_finding,
+    draw_findings,
+    draw_places,
+    find,
+    load_findings,
+)
 from prodm.training.windows import Block, WindowSettings, draw_trajectory
 
 SETTINGS = WindowSettings(calcium_share=1.0, random_start_share=0.0)
@@ -101,6 +108,39 @@ def test_batches_repeat_with_their_seed_and_hold_the_truth(found: Finding) -> No
     assert torch.equal(first.calcium[:, 0], still >= 130)
     odds = first.views[:, 3 * VIEWS.index("odds") :]
     torch.testing.assert_close(odds, torch.full_like(odds, 0.1))
+
+
+def test_a_lesion_moved_by_its_place_lies_where_it_rests(found: Finding) -> None:
+    """The place is the whole part of the error, and holds however the block is mirrored."""
+    assert found.place.tolist() == [-4, 3]  # rows, columns: (2.7, -4.2) pixels in x and y
+    batch = draw_places([found], num_slices=3, batch_size=8, seed=(0,), radius_pixels=5)
+    assert batch.views is not None
+    assert batch.place is not None
+    assert len({tuple(place.tolist()) for place in batch.place}) > 2
+    lesions = batch.views.reshape(8, 3, 3, 3, 64, 64)[:, :, 2, 1]
+    for lesion, place, calcium in zip(lesions, batch.place, batch.calcium, strict=True):
+        back = torch.roll(lesion, tuple(place.tolist()), (-2, -1))
+        overlap = (back > 60) & calcium
+        assert float(2 * overlap.sum() / ((back > 60).sum() + calcium.sum())) > 0.8
+
+
+def test_what_the_motion_tells_of_the_place_is_mirrored_alike(found: Finding) -> None:
+    """Where the shape of the motion says that it began, it did."""
+    batch = draw_places([found], num_slices=3, batch_size=8, seed=(0,), radius_pixels=5)
+    assert batch.likely is not None
+    assert batch.place is not None
+    told = [
+        float(likely[16 + row, 16 + column] - likely.max())
+        for likely, (row, column) in zip(batch.likely, batch.place.tolist(), strict=True)
+    ]
+    assert max(told) - min(told) < 1e-5
+    assert told[0] > -8  # nothing rests where no motion of this shape does: log 1e-5 is -11.5
+
+
+def test_a_clean_block_holds_what_is_seen_without_the_lesion(found: Finding) -> None:
+    seen = found.views[VIEWS.index("seen")].astype(float)
+    left = found.clean.astype(float)
+    assert np.sum(left**2) < 0.05 * np.sum(seen**2)
 
 
 def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,17 +237,18 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
     assert "another separator" in str(again.exception)
 
 
-def test_a_focuser_learns_from_motions_that_were_found(pairs: Pairs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["focuser", "placer"])
+def test_motions_that_were_found_are_learnt_from(method: str, pairs: Pairs, tmp_path: Path) -> None:
     """From the command to weights. What was found is kept, and a resumed run finds the rest."""
     run, network = tmp_path / "run", "model.network"
     small = (
-        "focuser", "--set", "num_steps=2", "--set", "batch_size=2", "--workers", "1",
+        method, "--set", "num_steps=2", "--set", "batch_size=2", "--workers", "1",
         "--set", f"{network}.channels=[8,16]", "--set", f"{network}.attention=[false,false]",
         "--set", f"{network}.num_head_channels=8",
     )  # fmt: skip
     result = command(pairs, run, *small, "--findings", "2")
     assert result.exit_code == 0, result.output
-    assert load_network(run / "best.safetensors").settings.method == "focuser"
+    assert load_network(run / "best.safetensors").settings.method == method
     kept = (run / "findings" / "000000.npz").read_bytes()
     (run / "findings" / "000001.npz").unlink()
     again = command(pairs, run, *small, "--findings", "3", "--resume")

@@ -53,14 +53,14 @@ from prodm.errors import ProdmError
     "separator_file",
     type=click.Path(path_type=Path),
     metavar="WEIGHTS",
-    help="Separator that a reader or a focuser looks through.  [default: the one that ships]",
+    help="Separator that other networks look through.  [default: the one that ships]",
 )
 @click.option(
     "--reader",
     "reader_file",
     type=click.Path(path_type=Path),
     metavar="WEIGHTS",
-    help="Reader that finds the motions a focuser learns from.  [default: the one that ships]",
+    help="Reader that finds motions to learn from.  [default: the one that ships]",
 )
 @click.option(
     "--findings",
@@ -68,7 +68,7 @@ from prodm.errors import ProdmError
     type=click.IntRange(1),
     default=4000,
     show_default=True,
-    help="Blocks whose motions are found, before a focuser learns from them.",
+    help="Blocks whose motions are found, before a focuser or a placer learns from them.",
 )
 @click.option(
     "--workers",
@@ -98,7 +98,7 @@ def train(
     """Train a correction on pairs.
 
     SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
-    reader, focuser, paper. On several GPUs start it with torchrun.
+    reader, focuser, placer, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
@@ -111,7 +111,7 @@ def train(
     from prodm.evaluation.validation import uncorrected, validator
     from prodm.pairs.store import Pairs
     from prodm.runs import fill
-    from prodm.training.findings import FINDINGS, make_findings
+    from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, make_findings
     from prodm.training.loop import TrainingSettings
     from prodm.training.loop import train as run_training
     from prodm.training.run import open_run
@@ -138,7 +138,7 @@ def train(
     before = uncorrected(pairs, count=validation_patches)
     if is_first:
         click.echo(f"validation without correction: {_sentence(before)}", err=True)
-    if is_first and settings.model.method == "focuser":  # the others wait where they join
+    if is_first and settings.model.method in LEARN_FROM_FINDINGS:  # the others wait where they join
         with progress_bar("finding motions") as progress:
             make_findings(
                 output / FINDINGS,
@@ -170,11 +170,14 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
     """Return the weights that a method looks through, or refuse those that it does not."""
     from prodm.correction.correctors import shipped_weights
 
-    if separator is not None and method not in ("reader", "focuser"):
-        raise ProdmError(f"--separator is for readers and focusers, and this trains a {method}")
-    if reader is not None and method != "focuser":
-        raise ProdmError(f"--reader is for focusers, and this trains a {method}")
-    if method not in ("reader", "focuser"):
+    after_motion = ("focuser", "placer")
+    if separator is not None and method not in ("reader", *after_motion):
+        raise ProdmError(
+            f"--separator is for readers, focusers and placers, and this trains a {method}"
+        )
+    if reader is not None and method not in after_motion:
+        raise ProdmError(f"--reader is for focusers and placers, and this trains a {method}")
+    if method not in ("reader", *after_motion):
         return []
     parts = [separator or shipped_weights("separator")]
     return parts if method == "reader" else [*parts, reader or shipped_weights("reader")]

@@ -207,12 +207,15 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
 
 
 def load_phase(
-    separator: Path, reader: Path | None = None, focuser: Path | None = None
+    separator: Path,
+    reader: Path | None = None,
+    focuser: Path | None = None,
+    placer: Path | None = None,
 ) -> PhaseCorrector:
     """Return the corrector by phase of a separator.
 
-    With a ``reader`` the search for motions starts from what it reads, and a ``focuser`` takes a
-    second look once a motion was found.
+    With a ``reader`` the search for motions starts from what it reads; once a motion was found, a
+    ``placer`` tells where the lesion rests, and a ``focuser`` takes a second look.
     """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
@@ -223,7 +226,7 @@ def load_phase(
         raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
     _check_size(separating, separator.name)
     sha256, helpers = separating.sha256, {}
-    for name, file in (("reader", reader), ("focuser", focuser)):
+    for name, file in (("reader", reader), ("focuser", focuser), ("placer", placer)):
         if file is None:
             continue
         helper = load_network(file)
@@ -275,7 +278,7 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method in ("separator", "reader", "focuser"):
+    if settings.method in ("separator", "reader", "focuser", "placer"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
@@ -340,7 +343,7 @@ def _phase_net(weights: Path | None) -> Corrector:
 
 
 def _parts() -> list[Path]:
-    return [shipped_weights(name) for name in ("separator", "reader", "focuser")]
+    return [shipped_weights(name) for name in ("separator", "reader", "focuser", "placer")]
 
 
 def _identity(weights: Path | None) -> Corrector:

@@ -4,10 +4,10 @@ A method corrects blocks. Where it comes from is one of
 
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
-    A+B, A+B+C+D      a network that walks, a separator and, where wanted, a reader and a focuser,
-                      each a folder or file as above: the walk with the consistency step
+    A+B, A+B+C+D+E    a network that walks, a separator and, where wanted, a reader, a focuser and
+                      a placer, each a folder or file as above: the walk with the consistency step
                       (``prodm.model.consistency``)
-    B+C, B+C+D        the same without a network that walks: the correction by phase alone
+    B+C, B+C+D+E      the same without a network that walks: the correction by phase alone
     a name            a method without weights, one of ``BY_NAME``
     module:function   somebody else's Python function, with this protocol
 
@@ -210,7 +210,7 @@ def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Me
     trained = load_network(weights)
     if trained.settings.method == "separator":
         return _phased([weights], name, source)
-    if trained.settings.method in ("reader", "focuser"):
+    if trained.settings.method in ("reader", "focuser", "placer"):
         raise ProdmError(
             f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
         )
@@ -245,9 +245,9 @@ def _together(files: list[Path], name: str, source: str, num_jumps: int | None) 
     from prodm.model.checkpoint import load_network
 
     phase_alone = load_network(files[0]).settings.method == "separator"
-    if len(files) > (3 if phase_alone else 4):
+    if len(files) > (4 if phase_alone else 5):
         raise ProdmError(
-            f"after a separator come a reader, a focuser and nothing else, got {source}"
+            f"after a separator come a reader, a focuser, a placer and nothing else, got {source}"
         )
     if phase_alone:
         return _phased(files, name, source)

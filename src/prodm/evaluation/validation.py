@@ -29,8 +29,8 @@ def validator(
     """Return the function that training calls to measure its network.
 
     A separator is measured by the correction by phase that it makes possible, a reader by the
-    correction that undoes the motions that it reads through its ``separator``, and a focuser by
-    the correction by phase with its ``separator``, whose reader it shares.
+    correction that undoes the motions that it reads through its ``separator``, and a focuser or a
+    placer by the correction by phase with its ``separator``, whose reader it shares.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
@@ -41,6 +41,9 @@ def validator(
             if method == "focuser" and separator is not None:
                 focusing = replace(separator, focuser=(predict, num_slices))
                 return correct_hu_by_phase(moving_hu, focusing, seed=seed)
+            if method == "placer" and separator is not None:
+                placing = replace(separator, placer=(predict, num_slices))
+                return correct_hu_by_phase(moving_hu, placing, seed=seed)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
         if method == "reader" and separator is not None:

@@ -18,8 +18,9 @@ channels than a window has noise values at each place, and cannot pass the noise
     separator     tells what moves, with all its streaks, and where it rests
                   (``prodm.model.separation``)
     reader        tells how it moves (``prodm.model.reading``)
-    focuser       tells what it is at rest, once its motion was found (``prodm.model.focusing``).
-                  These three correct nothing by themselves; ``prodm.model.phasing`` does.
+    placer        tells where it rests, once its motion was found (``prodm.model.resting``)
+    focuser       tells what it is at rest, likewise (``prodm.model.focusing``).
+                  These four correct nothing by themselves; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
 player's ``forward`` is its loss, so that an engine for many processes can wrap it:
@@ -46,11 +47,12 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.focusing import Focuser, focusing_loss
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
-from prodm.model.reading import MotionReader, reading_loss
+from prodm.model.reading import NUM_ANGLES, NUM_READINGS, MotionReader, reading_loss, undone
+from prodm.model.resting import Placer, placing_loss
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
 
-AnyNetwork = CorrectionNetwork | MotionReader | Focuser
+AnyNetwork = CorrectionNetwork | MotionReader | Focuser | Placer
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Predict(Protocol):
 
         A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
         reader is given what a separator sees, and returns paths (``prodm.model.reading``). A
-        focuser is given views, and returns calcium in HU (``prodm.model.focusing``).
+        focuser is given views, and returns calcium in HU (``prodm.model.focusing``), a placer the
+        evidence of places (``prodm.model.resting``).
         """
         ...
 
@@ -327,12 +330,20 @@ def ddpm_predict(settings: ModelSettings, network: Network, request: Request) ->
 def reader_players(
     settings: ModelSettings, network: AnyNetwork, look: Look | None = None
 ) -> tuple[Player, ...]:
-    """How calcium moved, given what a separator sees."""
+    """How calcium moved, given what a separator sees; every reading counts alike."""
     if look is None:
         raise ProdmError("a reader learns to look through a separator, and none was given")
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
-        return reading_loss(_call_once(network, look(batch.moving)), batch)
+        seen = look(batch.moving)
+        path = torch.zeros(len(seen), 2, NUM_ANGLES, device=seen.device)
+        losses: list[Tensor] = []
+        parts: Parts = {}
+        for _ in range(NUM_READINGS):
+            path = path.detach() + _call_once(network, undone(seen, path.detach()))
+            one, parts = reading_loss(path, batch)
+            losses.append(one)
+        return torch.stack(losses).mean(), parts
 
     return (Player("network", network, loss),)
 
@@ -348,8 +359,19 @@ def focuser_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Playe
     return (Player("network", network, loss),)
 
 
+def placer_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
+    """Where calcium rests, given the motion that was found."""
+
+    def loss(network: Placer, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
+        if batch.views is None:
+            raise ProdmError("a placer learns from motions that were found")
+        return placing_loss(*network.evidence_and_odds(batch.views), batch)
+
+    return (Player("network", network, loss),)  # type: ignore[arg-type]
+
+
 def direct_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
-    """Return what a reader or a focuser answers to what it is shown, ``request.y``."""
+    """Return what a network answers to what it is shown, ``request.y``."""
     return _call_once(network, request.y)
 
 
@@ -373,6 +395,7 @@ METHODS: dict[str, Method] = {
     "unet": Method(_ONE_CALL, regression_players, regression_predict),
     "separator": Method(partial(_ONE_CALL, separates=True), separator_players, separator_predict),
     "reader": Method(MotionReader, reader_players, direct_predict),
+    "placer": Method(Placer, placer_players, direct_predict),
     "focuser": Method(Focuser, focuser_players, direct_predict),
 }
 

@@ -49,7 +49,9 @@ class Batch:
     ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
     ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
     over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
-    [B, 5 k, Y, X] are what a focuser sees of the windows' slices (``prodm.model.focusing``).
+    [B, V k, Y, X] are what a focuser or a placer sees of the windows' slices; ``place`` [B, 2] is
+    where a lesion rests and ``likely`` [B, 33, 33] what its motion tells of that
+    (``prodm.model.focusing``, ``prodm.model.resting``).
     """
 
     still: Tensor
@@ -61,6 +63,8 @@ class Batch:
     displacement: Tensor | None = None
     start_rad: Tensor | None = None
     views: Tensor | None = None
+    place: Tensor | None = None
+    likely: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

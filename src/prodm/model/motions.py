@@ -92,9 +92,7 @@ class FoundMotion:
         """
         if self.is_rest:
             return moving
-        still = self.refocus(moving)
-        beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
-        return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
+        return without_grain(self.refocus(moving))
 
     def shift_at(self, angles_rad: Tensor) -> Tensor:
         """Return s in pixels along n(theta) at angles from 0 to 180 degrees, the nearest view's.
@@ -121,6 +119,12 @@ class FoundMotion:
             image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=padding
         )
         return turned
+
+
+def without_grain(still: Tensor) -> Tensor:
+    """Return what was refocused [..., Z, Y, X] where it is calcium, or beside it."""
+    beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
+    return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
 
 
 def _at_views(path: Tensor) -> Tensor:

@@ -36,8 +36,9 @@ from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
-from prodm.model.placing import settle
+from prodm.model.placing import odds_evidence, settle
 from prodm.model.reading import look_through, read_path
+from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
 
@@ -86,6 +87,7 @@ class Separator:
     predict: Predict
     num_slices: int
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
+    placer: tuple[Predict, int] | None = None  # a placer
     focuser: tuple[Predict, int] | None = None  # and a focuser
 
     def look(self, windows: Tensor) -> Tensor:
@@ -119,13 +121,16 @@ def correct_by_phase(
 
     ``guess_hu`` is a first guess of the calcium at rest over its background, and ``separator``
     the one that told both. Its reader tells how what moves does so, for the search to start from,
-    and its focuser what it is, once the motion was found.
+    its placer where it rests and its focuser what it is, once the motion was found.
     """
     moving = block_hu - background_hu
     motion = find_motion(moving, settings, generator, guess_hu, separator)
     if motion is None:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    if motion.is_rest or guess_hu is None or separator is None or separator.focuser is None:
+    if motion.is_rest or guess_hu is None or separator is None:
+        return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
+    if separator.focuser is None:
         return Phased(in_focus(block_hu, moving, motion), moving, motion)
     views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
     still = focus(views, *separator.focuser)
@@ -141,17 +146,30 @@ def find_motion(
 ) -> FoundMotion | None:
     """Return the motion of what moves [Z, Y, X]; None where nothing does.
 
-    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``.
+    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet.
     """
     if float(moving_hu.max()) < LEAST_MOVING_HU:
         return None
     path = None
     if guess_hu is not None and separator is not None:
         path = separator.read(moving_hu, guess_hu)
-    motion = search(moving_hu, settings, generator, path)[0]
-    if guess_hu is None or motion.is_rest:
-        return motion
-    return settle(motion, motion.undo(moving_hu), guess_hu / STILL_HU)
+    return search(moving_hu, settings, generator, path)[0]
+
+
+def settle_block(
+    block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion, separator: Separator
+) -> FoundMotion:
+    """Return the motion that was found in a block [Z, Y, X] with its likeliest place.
+
+    A separator's placer tells it, or else the ``odds`` of calcium at rest.
+    """
+    if separator.placer is None:
+        return settle(motion, odds_evidence(motion.undo(moving_hu), odds))
+    refocused = motion.refocus(moving_hu)
+    evidence = placer_evidence(
+        clean(block_hu, refocused, motion), odds, refocused, separator.placer
+    )
+    return settle(motion, evidence)
 
 
 def in_focus(

@@ -7,10 +7,12 @@ c cos(theta) + d sin(theta). Two things tell the place (c, d):
                  rest in few places. For a drift it is one. For an oscillation with one period in
                  the scan it is a circle: sin(2 theta + q) <w, n> is half a wave of three periods,
                  which shows, and half a translation, whose direction depends on that of w.
-    the image    A separator's odds that calcium rests, over the pixels of the lesion.
+    the image    What lies around: a trained placer's word (``prodm.model.resting``) or,
+                 without one, a separator's odds that calcium rests, over the lesion's pixels.
 
 The place is where the two together are likeliest. The first is a density over many motions that
-were drawn as the simulator draws them, each counting by how close its shape is.
+were drawn as the simulator draws them, each counting by how close its shape is. Both are maps
+[33, 33] of how far, in rows and columns of pixels, a lesion rests from where its motion puts it.
 """
 
 from functools import lru_cache
@@ -29,27 +31,24 @@ SHAPE_ERROR_PX = 0.5  # of a motion that was found
 NUM_INDEPENDENT = 8  # errors of s over the scan
 PLACE_ERROR_PX = 0.7  # what a draw spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
-EVIDENCE = 4.0  # what the mean log-odds over a lesion count
+EVIDENCE = 4.0  # what the mean log-odds over a lesion count, without a placer
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
 LESION_HU = 60.0
 BRIGHTEST_HU = 500.0  # more counts no more
 
 
-def settle(motion: FoundMotion, lesion_hu: Tensor, odds: Tensor) -> FoundMotion:
+def settle(motion: FoundMotion, evidence: Tensor) -> FoundMotion:
     """Return a motion with its likeliest translation.
 
-    ``lesion_hu`` [Z, Y, X] is the lesion with the motion undone, and ``odds``, 0 to 1, are those
-    that calcium rests in a pixel.
+    ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there.
     """
-    path = motion.shift_at(angles_rad())
-    there = place_of(motion)
-    score = _density(path).log() + EVIDENCE * _evidence(lesion_hu, odds, there)
+    score = log_density(motion) + evidence
     inside = score[1:-1, 1:-1]
     row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])
     y_px = row - FARTHEST_PX + between_samples(score[row - 1 : row + 2, column])
-    return motion.translated(x_px - float(there[0]), y_px - float(there[1]))
+    return motion.translated(-x_px, -y_px)
 
 
 def place_of(motion: FoundMotion) -> Tensor:
@@ -57,8 +56,8 @@ def place_of(motion: FoundMotion) -> Tensor:
     return translation(motion.shift_at(angles_rad()))
 
 
-def _places() -> tuple[Tensor, Tensor]:
-    """All whole translations along x and along y, [Y, X]."""
+def offsets() -> tuple[Tensor, Tensor]:
+    """All whole offsets along x and along y, [33, 33] each."""
     along = torch.arange(-FARTHEST_PX, FARTHEST_PX + 1).float()
     x_px, y_px = torch.meshgrid(along, along, indexing="xy")
     return x_px, y_px
@@ -83,31 +82,39 @@ def _known_motions() -> tuple[Tensor, Tensor]:
     return without_translation(drawn), translation(drawn)
 
 
-def _density(path: Tensor) -> Tensor:
-    """Return how many motions of the shape of a path rest at each place."""
+def log_density(motion: FoundMotion) -> Tensor:
+    """Return a map of how many motions of this shape rest there, as a logarithm."""
     shapes, translations = _known_motions()
+    path = motion.shift_at(angles_rad())
     away = (shapes - without_translation(path)).square().mean(dim=1)
     weight = torch.softmax(-away * NUM_INDEPENDENT / (2 * SHAPE_ERROR_PX**2), dim=0)
     closest = weight.topk(NUM_CLOSEST)
-    x_px, y_px = (place.reshape(-1, 1) for place in _places())
+    # A lesion that rests farther along x has a motion with less of a translation along x.
+    x_px, y_px = (
+        (there - offset).reshape(-1, 1)
+        for there, offset in zip(translation(path), offsets(), strict=True)
+    )
     x, y = translations[closest.indices].T
     spread = torch.exp(-((x_px - x) ** 2 + (y_px - y) ** 2) / (2 * PLACE_ERROR_PX**2))
-    return (spread @ closest.values + ELSEWHERE).reshape(_places()[0].shape)
+    return (spread @ closest.values + ELSEWHERE).log().reshape(offsets()[0].shape)
 
 
-def _evidence(undone: Tensor, odds: Tensor, there: Tensor) -> Tensor:
-    """Return the mean log-odds over the lesion, were it at each place.
+def odds_evidence(lesion_hu: Tensor, odds: Tensor) -> Tensor:
+    """Return the evidence of a separator's odds, 0 to 1, that calcium rests in a pixel.
 
-    ``there`` is the translation that the lesion is seen at rest with.
+    It is the mean of their logarithms over the lesion [Z, Y, X], were it there.
     """
-    lesion = torch.where(undone > LESION_HU, undone.clamp(max=BRIGHTEST_HU).sqrt(), 0.0)
+    lesion = torch.where(lesion_hu > LESION_HU, lesion_hu.clamp(max=BRIGHTEST_HU).sqrt(), 0.0)
     lesion = lesion / lesion.sum().clamp(min=1e-6)
     log_odds = torch.logit(odds, eps=1e-6).clamp(min=LEAST_LOG_ODDS) - LEAST_LOG_ODDS
-    height, width = lesion.shape[-2:]
-    shape = (2 * height, 2 * width)
-    first, second = (torch.fft.rfft2(image, s=shape) for image in (lesion, log_odds))
-    agreement = torch.fft.irfft2((first.conj() * second).sum(dim=0), s=shape)
-    x_px, y_px = _places()
-    columns, rows = (there[0] - x_px).round().long(), (there[1] - y_px).round().long()
-    at_places: Tensor = agreement[rows % shape[0], columns % shape[1]]
-    return at_places
+    return EVIDENCE * agreement(lesion, log_odds).sum(dim=0)
+
+
+def agreement(lesion: Tensor, surroundings: Tensor) -> Tensor:
+    """Return the sum of products of images [..., Y, X], the first one moved by all offsets."""
+    shape = tuple(length + FARTHEST_PX for length in lesion.shape[-2:])  # none comes round
+    first, second = (torch.fft.rfft2(image, s=shape) for image in (lesion, surroundings))
+    products = torch.fft.irfft2(first.conj() * second, s=shape)
+    along = torch.arange(-FARTHEST_PX, FARTHEST_PX + 1, device=products.device)
+    at_offsets: Tensor = products[..., along[:, None] % shape[0], along % shape[1]]
+    return at_offsets

@@ -1,4 +1,4 @@
-"""What a focuser learns from: blocks of training patients whose motion was looked for and found.
+"""What a focuser and a placer learn from: blocks of training patients whose motion was found.
 
 Each block is moved afresh, as training windows are, and its motion is then found as a correction
 would find it, by a separator, a reader and the search. That takes half a second a block, far
@@ -6,9 +6,12 @@ longer than learning from it, so that what was found is kept, one file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
+    clean       [Z, Y, X]     the image without the lesion that moves, in HU
     still       [Z, Y, X]     the true calcium over its background, in HU
     background  [Z, Y, X]     in HU
     spacing_mm  [3]
+    place       [2]           rows and columns that the lesion rests from where the motion puts it
+    likely      [33, 33]      what the motion tells of that (``prodm.model.placing.log_density``)
 
 ``still`` and ``background`` are in the frame of the motion that was found, whose place may be
 wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
@@ -20,7 +23,7 @@ missing ones.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +41,8 @@ from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion, place
 from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
-from prodm.model.placing import place_of
+from prodm.model.placing import log_density, place_of
+from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
 from prodm.pairs.store import Pairs
@@ -59,12 +63,15 @@ LoadSeparator = Callable[[], Separator]  # must be one that processes can be han
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What was found in one block, int16 but for the spacing."""
+    """What was found in one block; images are int16."""
 
     views: NDArray[np.int16]
+    clean: NDArray[np.int16]
     still: NDArray[np.int16]
     background: NDArray[np.int16]
     spacing_mm: NDArray[np.float32]
+    place: NDArray[np.int16]
+    likely: NDArray[np.float32]
 
     @property
     def slices(self) -> NDArray[np.intp]:
@@ -201,13 +208,17 @@ def find(
         return None
     motion = motion.translated(*(whole - off).tolist())
     views = look_again(seen, moving, odds, motion)
+    without_lesion = clean(seen, views[REFOCUSED], motion)
     views[VIEWS.index("odds")] /= ODDS_UNIT
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
         views=_as_int16(views),
+        clean=_as_int16(without_lesion),
         still=_as_int16(cut(still - background, off_px)),
         background=_as_int16(cut(background, off_px)),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
+        place=np.array(off_px, dtype=np.int16),
+        likely=log_density(motion).numpy(),
     )
     return _trimmed(found)
 
@@ -218,8 +229,13 @@ def _trimmed(found: Finding) -> Finding | None:
     if not len(slices):
         return None
     kept = slice(max(int(slices[0]) - 1, 0), int(slices[-1]) + 2)
-    images = (found.views[:, kept], found.still[kept], found.background[kept])
-    return Finding(*images, found.spacing_mm)
+    return replace(
+        found,
+        views=found.views[:, kept],
+        clean=found.clean[kept],
+        still=found.still[kept],
+        background=found.background[kept],
+    )
 
 
 def load_findings(folder: Path) -> list[Finding]:
@@ -279,6 +295,51 @@ def draw_findings(
     )
 
 
+def draw_places(
+    findings: Sequence[Finding],
+    *,
+    num_slices: int,
+    batch_size: int,
+    seed: Sequence[int],
+    radius_pixels: int,
+) -> Batch:
+    """Draw one batch of blocks with calcium; the same seed gives the same batch."""
+    with_calcium = [found for found in findings if found.still.any()]
+    samples: list[dict[str, torch.Tensor]] = []
+    for n in range(batch_size):
+        rng = np.random.default_rng([*seed, n])
+        found = with_calcium[int(rng.integers(len(with_calcium)))]
+        mirrors = rng.random(3) < 0.5
+        views = mirror(found.views, mirrors).astype(np.float32)
+        refocused, odds = (
+            torch.from_numpy(views[VIEWS.index(name)]) for name in ("refocused", "odds")
+        )
+        clean_hu, still, background = (
+            torch.from_numpy(mirror(image, mirrors).astype(np.float32))
+            for image in (found.clean, found.still, found.background)
+        )
+        place = found.place * np.where(mirrors[:2], -1, 1)
+        place = place[::-1] if mirrors[2] else place
+        shift = int(place[0]), int(place[1])
+        # The truth is in the frame of the motion; its calcium rests so many pixels on.
+        true = torch.roll(torch.stack([background + still, still]), shift, (-2, -1))
+        strongest = look_around(true[0], true[1], refocused, 1).reshape(
+            NUM_PLACED, 3, *still.shape[1:]
+        )
+        samples.append(
+            {
+                "views": look_around(clean_hu, ODDS_UNIT * odds, refocused, num_slices),
+                "still": strongest[:, 0] / (HIGH_HU - LOW_HU),
+                "calcium": strongest[:, 1] > GRAIN_HU,
+                "spacing_mm": torch.from_numpy(found.spacing_mm),
+                "place": torch.tensor(shift),
+                "likely": torch.from_numpy(mirror(found.likely, mirrors)),
+            }
+        )
+    stacked = {name: torch.stack([one[name] for one in samples]) for name in samples[0]}
+    return Batch(**stacked, moving=stacked["still"], lesions=stacked["calcium"].int())
+
+
 def _in_units(hu: NDArray[np.float32]) -> torch.Tensor:
     """Return HU as networks have it, but not clipped: dense calcium counts in full."""
     return torch.from_numpy((hu - LOW_HU) / (HIGH_HU - LOW_HU))
@@ -288,3 +349,9 @@ def _as_int16(image: torch.Tensor) -> NDArray[np.int16]:
     limits = np.iinfo(np.int16)
     rounded: NDArray[np.int16] = image.round().clamp(limits.min, limits.max).short().numpy()
     return rounded
+
+
+LEARN_FROM_FINDINGS: dict[str, Callable[..., Batch]] = {
+    "focuser": draw_findings,
+    "placer": draw_places,
+}

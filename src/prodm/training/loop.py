@@ -13,7 +13,7 @@ A run is a folder:
     best.safetensors    the EMA network with the least validation error
     log.csv             one line per report and per validation
     curve.png           the log as a picture
-    findings/           what a focuser learns from (``prodm.training.findings``)
+    findings/           what a focuser or a placer learns from (``prodm.training.findings``)
 
 With several processes (``torchrun``) each draws its own shard of every batch and DDP averages
 the gradients. ``shards`` says into how many parts a batch is drawn; one process works through
@@ -47,7 +47,7 @@ from prodm.model.baselines import (
 from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint, write_tensors
 from prodm.model.losses import Batch
 from prodm.pairs.store import Pairs
-from prodm.training.findings import FINDINGS, draw_findings, load_findings
+from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, load_findings
 from prodm.training.log import Log
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
 
@@ -168,11 +168,12 @@ def train(
 def _drawer(settings: TrainingSettings, pairs: Pairs, run: Path) -> Callable[..., Batch]:
     """Return what draws one shard of a batch, given a seed.
 
-    A focuser learns from what was found and kept in the run's folder, all others from windows.
+    A focuser or a placer learns from what was found and kept in the run's folder, all others from
+    windows.
     """
     draw: Callable[..., Batch]
-    if settings.model.method == "focuser":
-        draw = partial(draw_findings, load_findings(run / FINDINGS))
+    if settings.model.method in LEARN_FROM_FINDINGS:
+        draw = partial(LEARN_FROM_FINDINGS[settings.model.method], load_findings(run / FINDINGS))
     else:
         draw = partial(draw_batch, pairs, load_blocks(pairs, "train"), settings.windows)
     return partial(
