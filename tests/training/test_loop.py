@@ -259,6 +259,10 @@ def test_motions_that_were_found_are_learnt_from(method: str, pairs: Pairs, tmp_
     damaged = command(pairs, run, *small, "--findings", "3", "--resume")
     assert isinstance(damaged.exception, ProdmError)
     assert "000002.npz is damaged" in str(damaged.exception)
+    (run / "findings" / "000002.npz").unlink()
+    other = command(pairs, tmp_path / "other", *small, "--findings-of", run)
+    assert other.exit_code == 0, other.output
+    assert not (tmp_path / "other" / "findings").exists()
 
 
 @pytest.mark.parametrize(

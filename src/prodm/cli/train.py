@@ -71,6 +71,12 @@ from prodm.errors import ProdmError
     help="Blocks whose motions are found, before a focuser or a placer learns from them.",
 )
 @click.option(
+    "--findings-of",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Learn from what was found for another run.  [default: find motions]",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     metavar="N",
@@ -91,6 +97,7 @@ def train(
     separator_file: Path | None,
     reader_file: Path | None,
     num_findings: int,
+    findings_of: Path | None,
     workers: int | None,
     validation_patches: int,
     dry_run: bool,
@@ -138,7 +145,8 @@ def train(
     before = uncorrected(pairs, count=validation_patches)
     if is_first:
         click.echo(f"validation without correction: {_sentence(before)}", err=True)
-    if is_first and settings.model.method in LEARN_FROM_FINDINGS:  # the others wait where they join
+    finds = settings.model.method in LEARN_FROM_FINDINGS and findings_of is None
+    if is_first and finds:  # the others wait where they join
         with progress_bar("finding motions") as progress:
             make_findings(
                 output / FINDINGS,
@@ -160,6 +168,7 @@ def train(
             init=init,
             max_minutes=max_minutes,
             look=phased.separator.look if phased and settings.model.method == "reader" else None,
+            findings_of=findings_of,
             report=report,
         )
     if is_first:

@@ -31,7 +31,8 @@ SHAPE_ERROR_PX = 0.5  # of a motion that was found
 NUM_INDEPENDENT = 8  # errors of s over the scan
 PLACE_ERROR_PX = 0.7  # what a draw spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
-EVIDENCE = 4.0  # what the mean log-odds over a lesion count, without a placer
+SHAPE_TRUST = 0.6  # of the density, as an exponent: shapes are not found exactly
+EVIDENCE = 2.4  # what the mean log-odds over a lesion count, without a placer
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
 LESION_HU = 60.0
@@ -43,7 +44,7 @@ def settle(motion: FoundMotion, evidence: Tensor) -> FoundMotion:
 
     ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there.
     """
-    score = log_density(motion) + evidence
+    score = SHAPE_TRUST * log_density(motion) + evidence
     inside = score[1:-1, 1:-1]
     row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])

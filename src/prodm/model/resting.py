@@ -26,7 +26,13 @@ from prodm.errors import ProdmError
 from prodm.model.losses import Batch, Parts
 from prodm.model.motions import FoundMotion, without_grain
 from prodm.model.network import NetworkSettings, folded_unet
-from prodm.model.placing import FARTHEST_PX, agreement, offsets
+from prodm.model.placing import (
+    FARTHEST_PX,
+    LEAST_LOG_ODDS,
+    SHAPE_TRUST,
+    agreement,
+    offsets,
+)
 from prodm.model.sampler import slice_windows
 
 VIEWS = ("clean", "odds", "lesion")
@@ -89,7 +95,8 @@ class Placer(nn.Module):
         seen = torch.cat([lesion.clamp(0, BRIGHTEST_HU) / LESION_SCALE_HU, weight], dim=1)
         template = beside * self.template(seen)
         looked_for = torch.cat([self.strength[0] * weight, self.strength[1] * template], dim=1)
-        evidence = agreement(looked_for, torch.cat([maps[:, :1], maps], dim=1)).sum(dim=1)
+        rests = maps[:, :1].clamp(min=LEAST_LOG_ODDS) - LEAST_LOG_ODDS  # the least beyond the image
+        evidence = agreement(looked_for, torch.cat([rests, maps], dim=1)).sum(dim=1)
         total = weight.reshape(len(y), -1).sum(dim=1).clamp(min=1)
         share = (MOST_WEIGHT / total).clamp(max=1)[:, None, None]
         together = evidence.reshape(len(y), NUM_PLACED, *evidence.shape[1:]).sum(dim=1)
@@ -144,7 +151,7 @@ def placing_loss(evidence: Tensor, log_odds: Tensor, batch: Batch) -> tuple[Tens
     target = torch.softmax(
         (-((y_px - rows) ** 2 + (x_px - columns) ** 2) / (2 * TARGET_PX**2)).flatten(1), dim=1
     )
-    score = (evidence + batch.likely).flatten(1)
+    score = (evidence + SHAPE_TRUST * batch.likely).flatten(1)
     place = -(target * torch.log_softmax(score, dim=1)).sum(dim=1).mean()
     rests = functional.binary_cross_entropy_with_logits(log_odds, batch.calcium.to(log_odds))
     best = score.argmax(dim=1)

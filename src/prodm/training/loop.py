@@ -111,19 +111,21 @@ def train(
     init: Path | None = None,
     max_minutes: float | None = None,
     look: Look | None = None,
+    findings_of: Path | None = None,
     report: Report = lambda text, step, steps: None,
 ) -> dict[str, Any]:
     """Train until the steps or the minutes are used up; return the best metrics.
 
     ``max_minutes`` counts all the time spent, before and after a resume, and the learning
-    rate falls to its end by then. ``look`` is what a reader is shown of windows.
+    rate falls to its end by then. ``look`` is what a reader is shown of windows, and
+    ``findings_of`` another run whose findings are learnt from instead of those of this one.
     """
     with _process_group() as (rank, num_processes, device):
         if settings.shards % num_processes:
             raise ProdmError(
                 f"shards = {settings.shards} must be a multiple of the {num_processes} processes"
             )
-        draw = _drawer(settings, pairs, run)
+        draw = _drawer(settings, pairs, findings_of or run)
         learner = _new_learner(settings, init, device, num_processes, look)
         log = Log(run / "log.csv", writes=rank == 0)
         if resume and (run / "last.safetensors").exists():
@@ -165,15 +167,16 @@ def train(
         return {"steps": learner.step, "seconds": learner.seconds, "best": learner.best}
 
 
-def _drawer(settings: TrainingSettings, pairs: Pairs, run: Path) -> Callable[..., Batch]:
+def _drawer(settings: TrainingSettings, pairs: Pairs, findings_of: Path) -> Callable[..., Batch]:
     """Return what draws one shard of a batch, given a seed.
 
-    A focuser or a placer learns from what was found and kept in the run's folder, all others from
-    windows.
+    A focuser or a placer learns from what was found and kept in the folder of a run, all others
+    from windows.
     """
     draw: Callable[..., Batch]
     if settings.model.method in LEARN_FROM_FINDINGS:
-        draw = partial(LEARN_FROM_FINDINGS[settings.model.method], load_findings(run / FINDINGS))
+        findings = load_findings(findings_of / FINDINGS)
+        draw = partial(LEARN_FROM_FINDINGS[settings.model.method], findings)
     else:
         draw = partial(draw_batch, pairs, load_blocks(pairs, "train"), settings.windows)
     return partial(
