@@ -47,7 +47,7 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.focusing import Focuser, focusing_loss
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
-from prodm.model.reading import NUM_ANGLES, NUM_READINGS, MotionReader, reading_loss, undone
+from prodm.model.reading import MotionReader, reading_loss
 from prodm.model.resting import Placer, placing_loss
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
@@ -330,20 +330,12 @@ def ddpm_predict(settings: ModelSettings, network: Network, request: Request) ->
 def reader_players(
     settings: ModelSettings, network: AnyNetwork, look: Look | None = None
 ) -> tuple[Player, ...]:
-    """How calcium moved, given what a separator sees; every reading counts alike."""
+    """How calcium moved, given what a separator sees."""
     if look is None:
         raise ProdmError("a reader learns to look through a separator, and none was given")
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
-        seen = look(batch.moving)
-        path = torch.zeros(len(seen), 2, NUM_ANGLES, device=seen.device)
-        losses: list[Tensor] = []
-        parts: Parts = {}
-        for _ in range(NUM_READINGS):
-            path = path.detach() + _call_once(network, undone(seen, path.detach()))
-            one, parts = reading_loss(path, batch)
-            losses.append(one)
-        return torch.stack(losses).mean(), parts
+        return reading_loss(_call_once(network, look(batch.moving)), batch)
 
     return (Player("network", network, loss),)
 

@@ -6,9 +6,6 @@ Each projection of what moves is that of the lesion at rest, shifted by s(theta)
     path[:, 0]    s in pixels at ``NUM_ANGLES`` angles over 180 degrees, from 0 on
     path[:, 1]    the displacement along z in slices at the same angles
 
-What was read can be undone, and then what is left of the motion is smaller and shows more clearly:
-the same network reads that too, a few times, and what it read adds up.
-
 The place, a translation of what moves, shows in no image of it. That a drift starts at rest and an
 oscillation swings about it is learnt from the simulator's motions, and where calcium may rest at
 all is told by a separator (``prodm.model.separation``), through which the reader looks.
@@ -27,7 +24,6 @@ from prodm.errors import ProdmError
 from prodm.model.losses import Batch, Parts
 from prodm.model.network import NetworkSettings
 from prodm.model.separation import RESTS, smoothed, where_calcium_passes
-from prodm.physics import phase
 
 NUM_ANGLES = 30
 SIZE_PX = 64  # of the square around the lesion that is projected
@@ -35,8 +31,6 @@ NUM_BINS = 90  # of a projection, one pixel wide: the square's diagonal
 STRIDES = ((1, 2), (2, 2), (2, 2), (2, 2))  # of angles and bins, level by level
 NUM_NARROW = 96  # values through which the head sees; a wider one had learnt no more than 64
 NUM_HIDDEN = 512
-NUM_READINGS = 3  # each of what the ones before it leave
-PADDING = 32
 SHIFT_SCALE_PX = 5.0  # so that the network's own values are about 1
 REST_SCALE = 5.0  # likewise; the odds of a few pixels in a row
 SHIFT_WEIGHT = 0.5
@@ -109,7 +103,7 @@ def read_path(
     """Return the path [2, NUM_ANGLES] that a trained reader sees in what moves [Z, Y, X].
 
     ``rests`` [Z, Y, X] are the odds of calcium at rest. The reader looks at the slices that hold
-    most of what moves, and their answers count by their energy. It looks ``NUM_READINGS`` times.
+    most of what moves, and their answers count by their energy.
     """
     energy = (moving**2).sum(dim=(1, 2))
     strongest = energy.argsort(descending=True)[:NUM_READ]
@@ -119,22 +113,9 @@ def read_path(
     for image in (moving, rests):
         around = functional.pad(image, (0, 0, 0, 0, half, half))  # nothing is beyond the block
         windows.append(around.unfold(0, num_slices, 1).movedim(-1, 1)[strongest])
-    seen = torch.cat(windows, dim=1)
-    weights = (energy[strongest] / energy[strongest].sum())[:, None, None]
-    path = torch.zeros(2, NUM_ANGLES)
-    for _ in range(NUM_READINGS):
-        paths = predict(undone(seen, path.expand(len(seen), -1, -1)), generator)
-        path = path + (weights * paths).sum(dim=0)
-    return path
-
-
-def undone(windows: Tensor, path: Tensor) -> Tensor:
-    """Return windows [B, 2 k, Y, X] with paths [B, 2, NUM_ANGLES] of what moves undone."""
-    if not path.any():
-        return windows
-    moving, rests = windows.chunk(2, dim=1)
-    back = phase.undo(moving, path[:, 0], slice_shift=path[:, 1], padding=PADDING)
-    return torch.cat([back, rests], dim=1)
+    paths = predict(torch.cat(windows, dim=1), generator)
+    weights = energy[strongest] / energy[strongest].sum()
+    return (weights[:, None, None] * paths).sum(dim=0)
 
 
 def look_through(separate: Callable[..., Tensor], num_seen: int, windows: Tensor) -> Tensor:
