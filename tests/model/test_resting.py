@@ -127,7 +127,7 @@ def test_the_density_is_largest_where_a_drift_began() -> None:
 
 
 def test_a_placer_has_its_word_where_there_is_one() -> None:
-    """Its evidence, and not the separator's odds, moves the lesion."""
+    """Where it is sure, its evidence weighs more than the separator's odds."""
     shown: list[Tensor] = []
 
     def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:

@@ -7,8 +7,8 @@ c cos(theta) + d sin(theta). Two things tell the place (c, d):
                  rest in few places. For a drift it is one. For an oscillation with one period in
                  the scan it is a circle: sin(2 theta + q) <w, n> is half a wave of three periods,
                  which shows, and half a translation, whose direction depends on that of w.
-    the image    What lies around: a trained placer's word (``prodm.model.resting``) or,
-                 without one, a separator's odds that calcium rests, over the lesion's pixels.
+    the image    A separator's odds that calcium rests, over the lesion's pixels, and what a
+                 trained placer makes of all that lies around (``prodm.model.resting``).
 
 The place is where the two together are likeliest. The first is a density over many motions that
 were drawn as the simulator draws them, each counting by how close its shape is. Both are maps
@@ -32,7 +32,7 @@ NUM_INDEPENDENT = 8  # errors of s over the scan
 PLACE_ERROR_PX = 0.7  # what a draw spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
 SHAPE_TRUST = 0.6  # of the density, as an exponent: shapes are not found exactly
-EVIDENCE = 2.4  # what the mean log-odds over a lesion count, without a placer
+EVIDENCE = 2.4  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
 LESION_HU = 60.0
