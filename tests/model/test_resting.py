@@ -68,7 +68,15 @@ def test_an_untrained_placer_says_nothing_of_the_place() -> None:
     views = look_around(torch.zeros(4, 64, 64), torch.zeros(4, 64, 64), spot(), 3)
     evidence = network(views[None], views[None], torch.zeros(1))
     assert evidence.shape == (1, WIDTH, WIDTH)
-    torch.testing.assert_close(evidence, torch.zeros_like(evidence))
+    torch.testing.assert_close(evidence, torch.full_like(evidence, float(evidence[0, 0, 0])))
+
+
+def test_a_lesion_does_not_want_to_leave_the_image() -> None:
+    """Beyond it nothing is known, which must not be better than what is unlikely."""
+    network = Placer(NETWORK).eval()
+    views = look_around(torch.zeros(4, 64, 64), torch.zeros(4, 64, 64), spot(4, 32), 3)
+    evidence = network(views[None], views[None], torch.zeros(1))[0].detach()
+    assert float(evidence[0, FARTHEST_PX]) < float(evidence[FARTHEST_PX, FARTHEST_PX]) - 1
 
 
 def test_the_evidence_is_largest_where_the_maps_fit_the_lesion() -> None:
