@@ -66,7 +66,7 @@ def test_agreement_is_the_sum_of_products_at_every_offset() -> None:
 def test_an_untrained_placer_says_nothing_of_the_place() -> None:
     network = Placer(NETWORK).eval()
     views = look_around(torch.zeros(4, 64, 64), torch.zeros(4, 64, 64), spot(), 3)
-    evidence = network(views[None], views[None], torch.zeros(1))
+    evidence = network(views[None], views[None], torch.zeros(1)).detach()
     assert evidence.shape == (1, WIDTH, WIDTH)
     torch.testing.assert_close(
         evidence, torch.full_like(evidence, float(evidence[0, 0, 0])), atol=1e-3, rtol=0
