@@ -161,14 +161,13 @@ def settle_block(
 ) -> FoundMotion:
     """Return the motion that was found in a block [Z, Y, X] with its likeliest place.
 
-    A separator's ``odds`` of calcium at rest tell it, and its placer, where there is one.
+    A separator's placer tells it, or else the ``odds`` of calcium at rest.
     """
-    evidence = odds_evidence(motion.undo(moving_hu), odds)
-    if separator.placer is not None:
-        refocused = motion.refocus(moving_hu)
-        without_lesion = clean(block_hu, refocused, motion)
-        evidence = evidence + placer_evidence(without_lesion, odds, refocused, separator.placer)
-    return settle(motion, evidence)
+    if separator.placer is None:
+        return settle(motion, odds_evidence(motion.undo(moving_hu), odds))
+    refocused = motion.refocus(moving_hu)
+    without_lesion = clean(block_hu, refocused, motion)
+    return settle(motion, placer_evidence(without_lesion, odds, refocused, separator.placer))
 
 
 def in_focus(

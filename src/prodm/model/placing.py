@@ -7,8 +7,8 @@ c cos(theta) + d sin(theta). Two things tell the place (c, d):
                  rest in few places. For a drift it is one. For an oscillation with one period in
                  the scan it is a circle: sin(2 theta + q) <w, n> is half a wave of three periods,
                  which shows, and half a translation, whose direction depends on that of w.
-    the image    A separator's odds that calcium rests, over the lesion's pixels, and what a
-                 trained placer makes of all that lies around (``prodm.model.resting``).
+    the image    What a trained placer makes of all that lies around (``prodm.model.resting``) or,
+                 without one, a separator's odds that calcium rests, over the lesion's pixels.
 
 The place is where the two together are likeliest. The first is a density over many motions that
 were drawn as the simulator draws them, each counting by how close its shape is. Both are maps
