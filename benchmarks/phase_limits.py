@@ -64,7 +64,7 @@ def main() -> None:
         arguments.separator or shipped_weights("separator"),
         arguments.reader or shipped_weights("reader"),
         arguments.focuser or shipped_weights("focuser"),
-        arguments.placer or shipped_weights("placer"),
+        arguments.placer,
     ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(

@@ -60,16 +60,6 @@ def test_with_the_background_known_the_lesion_comes_back() -> None:
     assert result.explained > 0.9
 
 
-@pytest.mark.parametrize(("odds", "moves"), [(0.44, False), (0.46, True)])
-def test_where_no_calcium_could_rest_nothing_is_changed(odds: float, moves: bool) -> None:
-    """A separator that is sure of no calcium at rest has taken something else for it."""
-    guess = odds * STILL_HU * lesion() / lesion().max()
-    separator = Separator(lambda *_: torch.zeros(0), 3)
-    result = correct_by_phase(moved(), tissue(), KNOWN_START, generator(), guess, separator)
-    assert (result.motion is not None) is moves
-    assert torch.equal(result.corrected_hu, moved()) is not moves
-
-
 def test_the_sum_of_what_moves_is_kept() -> None:
     """Up to the streaks that leave the block."""
     result = correct_by_phase(moved(), tissue(), KNOWN_START, generator())

@@ -45,7 +45,7 @@ CSV_COLUMNS = (
     "--method",
     metavar="NAME",
     help="What corrects. prodm: the networks that ship, together; network: one network alone; "
-    "phase-net: separator, reader, placer, focuser and the search; phase: the search "
+    "phase-net: separator, reader, focuser and the search; phase: the search "
     "without any weights; identity: nothing changes.  [default: prodm; network with --weights]",
 )
 @click.option(

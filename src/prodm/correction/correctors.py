@@ -343,7 +343,7 @@ def _phase_net(weights: Path | None) -> Corrector:
 
 
 def _parts() -> list[Path]:
-    return [shipped_weights(name) for name in ("separator", "reader", "focuser", "placer")]
+    return [shipped_weights(name) for name in ("separator", "reader", "focuser")]
 
 
 def _identity(weights: Path | None) -> Corrector:

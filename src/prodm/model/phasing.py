@@ -43,7 +43,6 @@ from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
-LEAST_ODDS = 0.45  # of calcium at rest, somewhere in a block; 94 % of blocks with calcium have more
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
 BRIGHTER_HU = 40.0
 SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
@@ -147,12 +146,9 @@ def find_motion(
 ) -> FoundMotion | None:
     """Return the motion of what moves [Z, Y, X]; None where nothing does.
 
-    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet. Where
-    a separator sees no calcium that could rest, what seems to move is something else.
+    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet.
     """
     if float(moving_hu.max()) < LEAST_MOVING_HU:
-        return None
-    if guess_hu is not None and float(guess_hu.max()) < LEAST_ODDS * STILL_HU:
         return None
     path = None
     if guess_hu is not None and separator is not None:
