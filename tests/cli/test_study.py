@@ -135,7 +135,10 @@ def test_serve_prints_its_address_and_stops_cleanly(study: Path) -> None:
         assert line.startswith("http://127.0.0.1:")
         assert "Lee, Roy" in line
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) in (0, 130)
+        try:
+            assert process.wait(timeout=20) in (0, 130)
+        finally:
+            process.kill()
 
 
 def test_beyond_this_machine_every_reader_gets_a_link(study: Path) -> None:

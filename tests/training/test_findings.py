@@ -19,6 +19,7 @@ from prodm.physics.fitting import NUM_VIEWS
 from prodm.training import findings
 from prodm.training.findings import (
     Finding,
+    carried_along,
     draw_finding,
     draw_findings,
     draw_places,
@@ -141,6 +142,44 @@ def test_a_clean_block_holds_what_is_seen_without_the_lesion(found: Finding) -> 
     seen = found.views[VIEWS.index("seen")].astype(float)
     left = found.clean.astype(float)
     assert np.sum(left**2) < 0.05 * np.sum(seen**2)
+
+
+def test_tissue_around_calcium_moves_with_it_and_no_other() -> None:
+    """A drift carries a spot of tissue beside the calcium along; far away nothing changes."""
+    _, y, x = np.mgrid[:5, :96, :96]
+    background = torch.from_numpy(
+        (100.0 * np.exp(-((x - 44) ** 2 + (y - 40) ** 2) / 8)).astype(np.float32)
+    )
+    background += torch.from_numpy(
+        (100.0 * np.exp(-((x - 80) ** 2 + (y - 84) ** 2) / 8)).astype(np.float32)
+    )
+    calcium = torch.from_numpy((500.0 * ((abs(x - 40) < 3) & (abs(y - 40) < 3))).astype(np.float32))
+    away = FoundMotion(torch.zeros(NUM_VIEWS), 0.0).translated(5.0, 0.0)
+    tissue = carried_along(background, calcium, away)
+    assert int(tissue[2, 40, 30:60].argmax()) + 30 == 49
+    assert float(tissue[2, 40, 44]) < 60
+    torch.testing.assert_close(tissue[2, 75:, 70:], background[2, 75:, 70:], atol=1.0, rtol=0)
+    assert torch.equal(carried_along(background, torch.zeros_like(calcium), away), background)
+
+
+def test_what_was_wrongly_taken_to_move_rests_where_it_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bone before no calcium: undone it lies elsewhere, and its place brings it back."""
+    z, y, x = np.mgrid[: STORED_SHAPE[0], : STORED_SHAPE[1], : STORED_SHAPE[2]]
+    bone = (700 * np.exp(-((x - 48) ** 2 + (y - 48) ** 2) / 6 - (z - 9) ** 2)).astype(np.int16)
+    without = Block(block().row, bone, bone, np.zeros(STORED_SHAPE, bool), 0)
+    monkeypatch.setattr(
+        findings,
+        "separate_by_network",
+        lambda blocks, _: Separation(torch.zeros_like(blocks), torch.zeros_like(blocks)),
+    )
+    away = FoundMotion(torch.zeros(NUM_VIEWS), 0.0).translated(3.0, -5.0)
+    monkeypatch.setattr(findings, "find_motion", lambda *_: away)
+    result = find(without, BLIND, SETTINGS, np.random.default_rng(1))
+    assert result is not None
+    assert not result.still.any()
+    assert result.place.tolist() == [-5, 3]
 
 
 def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

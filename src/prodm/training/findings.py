@@ -33,6 +33,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
@@ -56,6 +57,8 @@ LEAST_BORDER_PX = 4  # of a stored block's margin that is left on each side when
 MOST_OFF_PX = 16
 ODDS_UNIT = 1e-3
 MOST_TRIES = 100
+CARRIED_SHARE = 0.3  # of blocks whose tissue moves with its calcium
+CARRIED_PX = 6.0  # how far around
 
 
 LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
@@ -184,7 +187,11 @@ def find(
         displacement[:, :2], phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
     )
     true = FoundMotion(shift_px, start_rad, displacement[:, 2])
-    moved = background + true.apply(still - background)
+    calcium = still - background
+    tissue = background
+    if rng.random() < CARRIED_SHARE:
+        tissue = carried_along(background, calcium, true)
+    moved = tissue + true.apply(calcium)
     margin = np.array(MARGIN[1:])
     y, x = rng.integers(LEAST_BORDER_PX, 2 * margin - LEAST_BORDER_PX + 1)
 
@@ -202,7 +209,8 @@ def find(
     motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
     if motion is None or motion.is_rest:
         return None
-    off = place_of(motion) - place_of(place(motion, moving, cut(still - background)))
+    resting = cut(calcium) if calcium.any() else moving
+    off = place_of(motion) - place_of(place(motion, moving, resting))
     whole = off.round()
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
@@ -214,13 +222,28 @@ def find(
     found = Finding(
         views=_as_int16(views),
         clean=_as_int16(without_lesion),
-        still=_as_int16(cut(still - background, off_px)),
+        still=_as_int16(cut(calcium, off_px)),
         background=_as_int16(cut(background, off_px)),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
         place=np.array(off_px, dtype=np.int16),
         likely=log_density(motion).numpy(),
     )
     return _trimmed(found)
+
+
+def carried_along(
+    background: torch.Tensor, calcium: torch.Tensor, motion: FoundMotion
+) -> torch.Tensor:
+    """Return a background [Z, Y, X] whose tissue around the calcium moves with it."""
+    if not calcium.any():
+        return background
+    spread = ndimage.gaussian_filter(
+        (calcium > 0).numpy().astype(np.float32), (1, *[CARRIED_PX] * 2)
+    )
+    near = torch.from_numpy((2 * spread / spread.max()).clip(max=1))
+    level = (near * background).sum() / near.sum()
+    carried = near * (background - level)
+    return background - carried + motion.apply(carried)
 
 
 def _trimmed(found: Finding) -> Finding | None:
@@ -303,12 +326,11 @@ def draw_places(
     seed: Sequence[int],
     radius_pixels: int,
 ) -> Batch:
-    """Draw one batch of blocks with calcium; the same seed gives the same batch."""
-    with_calcium = [found for found in findings if found.still.any()]
+    """Draw one batch of blocks; the same seed gives the same batch."""
     samples: list[dict[str, torch.Tensor]] = []
     for n in range(batch_size):
         rng = np.random.default_rng([*seed, n])
-        found = with_calcium[int(rng.integers(len(with_calcium)))]
+        found = findings[int(rng.integers(len(findings)))]
         mirrors = rng.random(3) < 0.5
         views = mirror(found.views, mirrors).astype(np.float32)
         refocused, odds = (

@@ -44,7 +44,8 @@ from prodm.model.baselines import (
     build_players,
     build_predict,
 )
-from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint, write_tensors
+from prodm.model.checkpoint import read_tensors, save_checkpoint, write_tensors
+from prodm.model.growing import starting_weights
 from prodm.model.losses import Batch
 from prodm.pairs.store import Pairs
 from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, load_findings
@@ -196,10 +197,7 @@ def _new_learner(
 ) -> Learner:
     network = build_network(settings.model, settings.seed).to(device)
     if init is not None:
-        trained = load_network(init)
-        if trained.settings.network != settings.model.network:
-            raise ProdmError(f"the weights in {init} are of a network of another size")
-        network.load_state_dict(trained.network.state_dict())
+        network.load_state_dict(starting_weights(init, settings.model.network, network))
     average = get_ema_multi_avg_fn(settings.ema_decay)  # type: ignore[no-untyped-call]
     ema = AveragedModel(network, multi_avg_fn=average)
     players: list[nn.Module] = [
