@@ -3,7 +3,8 @@
     python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --focuser RUN \
         --placer RUN --pairs CALIBRATION
 
-All are stored in half precision. How far the interval of a score must reach is learnt from the
+All are stored in half precision. Those that are called at no step of a bridge forget what steps
+would add. How far the interval of a score must reach is learnt from the
 patients of a store of their own, which neither trained the networks nor test them: they correct the
 moving blocks of these patients together, several times each, and the errors are kept with the
 weights (``prodm.correction.calibration``).
@@ -12,6 +13,14 @@ weights (``prodm.correction.calibration``).
 import argparse
 import tempfile
 from pathlib import Path
+from typing import cast
+
+import torch
+from monai.networks.nets.diffusion_model_unet import (
+    DiffusionModelUNet,
+    DiffusionUNetResnetBlock,
+    get_timestep_embedding,
+)
 
 from prodm.correction.calibration import fit_calibration
 from prodm.correction.geometry import SpacingRange
@@ -21,6 +30,7 @@ from prodm.evaluation.patches import select
 from prodm.model.checkpoint import load_network, save_checkpoint
 from prodm.pairs.store import Pairs
 
+STEPLESS = ("separator", "focuser", "placer")  # methods whose networks are called at step 0 alone
 WEIGHTS = Path(__file__).parents[1] / "src" / "prodm" / "weights"
 
 
@@ -63,7 +73,21 @@ def _store(source: Path, place: Path, added: dict[str, object]) -> None:
     known = SpacingRange()
     spacing = {"slice": list(known.slice_mm), "pixel": list(known.pixel_mm)}
     info = {**trained.info, "spacing_range_mm": spacing, **added}
+    if trained.settings.method in STEPLESS:
+        forget_steps(cast("DiffusionModelUNet", trained.network.body))
     save_checkpoint(place, trained.network.state_dict(), trained.settings, info, half=True)
+
+
+@torch.no_grad()
+def forget_steps(body: DiffusionModelUNet) -> None:
+    """Put what step 0 adds to each block of MONAI's network into the block's own biases."""
+    embedding = body.time_embed(get_timestep_embedding(torch.zeros(1), body.block_out_channels[0]))
+    blocks = [part for part in body.modules() if isinstance(part, DiffusionUNetResnetBlock)]
+    for block in blocks:
+        block.conv1.conv.bias += block.time_emb_proj(block.nonlinearity(embedding))[0]
+    for part in [body.time_embed, *(block.time_emb_proj for block in blocks)]:
+        for weights in part.parameters():
+            weights.zero_()
 
 
 def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, list[float]]:

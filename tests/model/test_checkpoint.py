@@ -75,6 +75,19 @@ def test_half_precision_halves_the_file_and_is_used_in_full_precision(tmp_path: 
         torch.testing.assert_close(back.state_dict()[name], value, rtol=1e-3, atol=1e-4)
 
 
+def test_weights_of_zero_take_no_space_and_come_back(tmp_path: Path) -> None:
+    network = trained()
+    largest = max(network.parameters(), key=lambda value: value.numel())
+    save_checkpoint(tmp_path / "all", network.state_dict(), SETTINGS, INFO)
+    largest.data.zero_()
+    save_checkpoint(tmp_path / "less", network.state_dict(), SETTINGS, INFO)
+    saved = (tmp_path / "all").stat().st_size - (tmp_path / "less").stat().st_size
+    assert saved > 3.9 * largest.numel()
+    back = load_network(tmp_path / "less").network.state_dict()
+    for name, value in network.state_dict().items():
+        assert torch.equal(back[name], value)
+
+
 def refused(path: Path, match: str) -> None:
     with pytest.raises(ProdmError, match=match):
         load_network(path)

@@ -45,11 +45,19 @@ def save_checkpoint(
 ) -> None:
     """Write a network's state, whole or not at all; ``half`` stores fp16, for shipping.
 
-    ``info`` is anything JSON can hold: hash of the data, metrics, number of steps.
+    ``info`` is anything JSON can hold: hash of the data, metrics, number of steps. Weights that
+    are all zero are named in the header and take no space.
     """
-    content = {"format": FORMAT, "settings": dataclasses.asdict(settings), "info": dict(info)}
+    zeros = {name: list(value.shape) for name, value in state.items() if not value.any()}
+    content = {
+        "format": FORMAT,
+        "settings": dataclasses.asdict(settings),
+        "info": dict(info),
+        "zeros": zeros,
+    }
     kind = torch.float16 if half else torch.float32
-    write_tensors(path, {name: value.to(kind) for name, value in state.items()}, content)
+    kept = {name: value.to(kind) for name, value in state.items() if name not in zeros}
+    write_tensors(path, kept, content)
 
 
 def load_network(path: Path) -> Trained:
@@ -62,6 +70,8 @@ def load_network(path: Path) -> Trained:
         )
     settings = runs.fill(ModelSettings, content["settings"], f"the settings in {path}")
     network = build_network(settings, seed=0)
+    for name, shape in content.get("zeros", {}).items():
+        tensors[name] = torch.zeros(shape)
     _check_fit(path, tensors, network.state_dict())
     network.load_state_dict({name: value.float() for name, value in tensors.items()})
     return Trained(network.eval(), settings, content["info"], _sha256(path))

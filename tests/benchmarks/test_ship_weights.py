@@ -1,0 +1,46 @@
+"""What ships must say what was trained."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from prodm.model.baselines import ModelSettings, build_network
+from prodm.model.network import NetworkSettings
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ship_weights.py"
+SMALL = NetworkSettings(
+    num_slices=1,
+    channels=(8, 16),
+    attention=(False, False),
+    num_res_blocks=1,
+    num_head_channels=8,
+    norm_groups=4,
+    fold=2,
+)
+
+
+@pytest.fixture(scope="module")
+def ship_weights() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ship_weights", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_network_without_steps_says_the_same(ship_weights: ModuleType) -> None:
+    network = build_network(ModelSettings(method="separator", network=SMALL), seed=1)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in network.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
+    image, step = torch.rand(2, 1, 32, 32, generator=generator), torch.zeros(2)
+    before = network(image, image, step).detach()
+    ship_weights.forget_steps(network.body)
+    torch.testing.assert_close(network(image, image, step).detach(), before, rtol=1e-4, atol=1e-5)
+    zeros = [name for name, value in network.named_parameters() if not value.any()]
+    assert any("time_embed" in name for name in zeros)
+    assert any("time_emb_proj" in name for name in zeros)
