@@ -102,9 +102,10 @@ def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, l
     }
     calibration = {}
     for level, (samples, cases) in by_level.items():
-        fitted = fit_calibration(samples, [case.agatston for case in cases])
+        truths, patients = zip(*((case.agatston, case.patient) for case in cases), strict=True)
+        fitted = fit_calibration(samples, truths, patients)
         calibration[level] = [round(value, 4) for value in fitted.quantiles]
-        print(f"{level}: calibrated on {len(cases)} cases")
+        print(f"{level}: calibrated on {len(cases)} cases of {len(set(patients))} patients")
     return calibration
 
 

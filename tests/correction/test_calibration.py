@@ -51,6 +51,36 @@ def test_a_hand_worked_error() -> None:
     assert calibration.scores(samples[0]) == pytest.approx([np.expm1(4.0)] * len(PROBABILITIES))
 
 
+def test_cases_of_one_patient_count_as_one() -> None:
+    """Said twice, nothing is known better, and a patient with many cases outvotes nobody."""
+    samples, truths = cases(0, 40)
+    alone = fit_calibration(samples, truths)
+    names = [f"patient {n}" for n in range(40)]
+    twice = fit_calibration(samples * 2, truths * 2, names * 2)
+    middle = slice(4, -4)
+    assert twice.quantiles[middle] == pytest.approx(alone.quantiles[middle], rel=0.2, abs=0.3)
+    assert fit_calibration(samples, truths, names) == alone
+    often = fit_calibration(
+        samples + samples[:1] * 400, truths + truths[:1] * 400, names + names[:1] * 400
+    )
+    assert often.quantiles[middle] == pytest.approx(alone.quantiles[middle], rel=0.2, abs=0.3)
+
+
+def test_patients_that_differ_make_the_interval_wider() -> None:
+    """Nine cases of each of 30 patients, who err alike: nine tenths of new patients' cases."""
+    held = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        who = np.repeat(np.arange(30), 9)
+        errors = rng.normal(0, 0.5, 30)[who] + rng.normal(0, 0.1, len(who))
+        truths = np.expm1(5 + errors).tolist()
+        fitted = fit_calibration([[np.expm1(5.0)]] * len(who), truths, [str(n) for n in who])
+        low, high = np.quantile(fitted.scores([np.expm1(5.0)]), (0.05, 0.95), method="weibull")
+        new = np.expm1(5 + rng.normal(0, 0.5, 2000) + rng.normal(0, 0.1, 2000))
+        held.append(np.mean((low <= new) & (new <= high)))
+    assert np.mean(held) == pytest.approx(0.9, abs=0.025)
+
+
 @given(st.lists(st.floats(0, 5000), min_size=1, max_size=8))
 def test_calibrated_scores_rise_and_are_never_negative(samples: list[float]) -> None:
     scores = fit_calibration(*cases(0, 60)).scores(samples)

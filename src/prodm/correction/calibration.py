@@ -6,9 +6,9 @@ their own spread, both of log(1 + score):
 
     r = (log(1 + truth) - m) / (d + FLOOR)     m, d: median and mean deviation of log(1 + samples)
 
-The quantiles of r are kept with the weights. For a new scan they are put back around its own m
-and d, and these calibrated scores take the place of the samples: their 5th and 95th percentile
-are the interval, their shares the probabilities of the grades.
+The quantiles of r, every patient counting the same, are kept with the weights. For a new scan they
+are put back around its own m and d, and these calibrated scores take the place of the samples:
+their 5th and 95th percentile are the interval, their shares the probabilities of the grades.
 """
 
 from collections.abc import Sequence
@@ -49,11 +49,17 @@ class Calibration:
         return tuple(float(score) for score in np.round(np.expm1(logs).clip(min=0), 9))
 
 
-def fit_calibration(samples: Sequence[Sequence[float]], truths: Sequence[float]) -> Calibration:
+def fit_calibration(
+    samples: Sequence[Sequence[float]],
+    truths: Sequence[float],
+    patients: Sequence[str] | None = None,
+) -> Calibration:
     """Learn a calibration from the samples of many cases and their true scores.
 
-    The quantiles are those of a new case: with n cases, probability p is taken at the
-    (n + 1) p-th smallest error, as in conformal prediction.
+    The quantiles are those of a new case of a new patient: with one case of each of n patients,
+    probability p is taken at the (n + 1) p-th smallest error, as in conformal prediction. Cases of
+    one patient err alike, so that all of them together count as one. Without ``patients``, every
+    case is another one's.
     """
     if len(samples) != len(truths) or len(truths) < LEAST_CASES:
         raise ProdmError(
@@ -62,7 +68,12 @@ def fit_calibration(samples: Sequence[Sequence[float]], truths: Sequence[float])
         )
     middle, spread = _middle_and_spread(np.asarray(samples, dtype=float))
     errors = (np.log1p(np.asarray(truths, dtype=float)) - middle) / spread
-    quantiles = np.quantile(errors, PROBABILITIES, method="weibull")
+    who = np.arange(len(errors)) if patients is None else np.asarray(patients)
+    names, of_case, num_cases = np.unique(who, return_inverse=True, return_counts=True)
+    order = np.argsort(errors, kind="stable")
+    weight = 1 / num_cases[of_case[order]]  # a patient's cases together have 1
+    ranks = np.cumsum(weight) - weight / 2 + 0.5
+    quantiles = np.interp(PROBABILITIES, ranks / (len(names) + 1), errors[order])
     return Calibration(tuple(float(value) for value in quantiles))
 
 
