@@ -40,7 +40,7 @@ from prodm.errors import ProdmError
     "--init",
     type=click.Path(path_type=Path),
     metavar="WEIGHTS",
-    help="Start from these weights instead of random ones.",
+    help="Start from these weights, of as many blocks or fewer, instead of random ones.",
 )
 @click.option(
     "--max-minutes",
