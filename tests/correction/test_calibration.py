@@ -67,18 +67,22 @@ def test_cases_of_one_patient_count_as_one() -> None:
 
 
 def test_patients_that_differ_make_the_interval_wider() -> None:
-    """Nine cases of each of 30 patients, who err alike: nine tenths of new patients' cases."""
-    held = []
-    for seed in range(20):
+    """Twenty cases of each of 15 patients, who err alike: nine tenths of new patients' cases."""
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    sample = [float(np.expm1(5.0))]
+    for seed in range(40):
         rng = np.random.default_rng(seed)
-        who = np.repeat(np.arange(30), 9)
-        errors = rng.normal(0, 0.5, 30)[who] + rng.normal(0, 0.1, len(who))
+        who = np.repeat(np.arange(15), 20)
+        errors = rng.normal(0, 0.5, 15)[who] + rng.normal(0, 0.1, len(who))
         truths = np.expm1(5 + errors).tolist()
-        fitted = fit_calibration([[np.expm1(5.0)]] * len(who), truths, [str(n) for n in who])
-        low, high = np.quantile(fitted.scores([np.expm1(5.0)]), (0.05, 0.95), method="weibull")
         new = np.expm1(5 + rng.normal(0, 0.5, 2000) + rng.normal(0, 0.1, 2000))
-        held.append(np.mean((low <= new) & (new <= high)))
-    assert np.mean(held) == pytest.approx(0.9, abs=0.025)
+        for knows_patients, held in shares.items():
+            patients = [str(n) for n in who] if knows_patients else None
+            fitted = fit_calibration([sample] * len(who), truths, patients)
+            low, high = np.quantile(fitted.scores(sample), (0.05, 0.95), method="weibull")
+            held.append(float(np.mean((low <= new) & (new <= high))))
+    assert np.mean(shares[True]) == pytest.approx(0.9, abs=0.025)
+    assert np.mean(shares[False]) < np.mean(shares[True]) - 0.01
 
 
 @given(st.lists(st.floats(0, 5000), min_size=1, max_size=8))

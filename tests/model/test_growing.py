@@ -9,7 +9,7 @@ import torch
 from prodm.errors import ProdmError
 from prodm.model.baselines import ModelSettings, build_network
 from prodm.model.checkpoint import save_checkpoint
-from prodm.model.growing import starting_weights
+from prodm.model.growing import deepened, starting_weights
 from prodm.model.network import NetworkSettings
 
 SMALL = NetworkSettings(
@@ -55,11 +55,12 @@ def test_new_blocks_learn(weights: Path) -> None:
     network.load_state_dict(starting_weights(weights, settings.network, network))
     image = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
     network(image, image, torch.zeros(2)).square().sum().backward()
-    new = "down_blocks.0.resnets.1.conv2", "up_blocks.0.resnets.1.conv2"
-    for name, parameter in network.named_parameters():
-        if any(part in name for part in new):
-            assert parameter.grad is not None
-            assert float(parameter.grad.abs().max()) > 0
+    learns = {
+        name: parameter.grad is not None and bool(parameter.grad.any())
+        for name, parameter in network.named_parameters()
+    }
+    for way in ("down", "up"):
+        assert learns[f"body.{way}_blocks.0.resnets.1.conv2.conv.weight"]
 
 
 def test_other_sizes_are_refused(weights: Path) -> None:
@@ -67,6 +68,19 @@ def test_other_sizes_are_refused(weights: Path) -> None:
     network = build_network(ModelSettings(method="separator", network=deeper), seed=0)
     with pytest.raises(ProdmError, match="of another size"):
         starting_weights(weights, replace(deeper, fold=1), network)
-    attentive = replace(SMALL, num_res_blocks=2, attention=(False, False, True))
     with pytest.raises(ProdmError, match="of another size"):
-        starting_weights(weights, attentive, network)
+        starting_weights(weights, replace(SMALL, attention=(False, False, True)), network)
+
+
+def test_fewer_blocks_are_refused(weights: Path) -> None:
+    settings = ModelSettings(method="separator", network=replace(SMALL, num_res_blocks=2))
+    network = build_network(settings, seed=0)
+    save_checkpoint(weights, network.state_dict(), settings, {})
+    with pytest.raises(ProdmError, match="of another size"):
+        starting_weights(weights, SMALL, network)
+
+
+def test_attention_cannot_be_made_deeper() -> None:
+    attentive = replace(SMALL, attention=(False, False, True))
+    with pytest.raises(ProdmError, match="with attention on its levels cannot be made deeper"):
+        deepened({}, {}, attentive, replace(attentive, num_res_blocks=2))

@@ -30,9 +30,8 @@ def starting_weights(path: Path, new: NetworkSettings, network: nn.Module) -> di
     state, old = trained.network.state_dict(), trained.settings.network
     if old == new:
         return state
-    if replace(old, num_res_blocks=new.num_res_blocks) != new or old.num_res_blocks > (
-        new.num_res_blocks
-    ):
+    differs_in_more = replace(old, num_res_blocks=new.num_res_blocks) != new
+    if differs_in_more or new.num_res_blocks < old.num_res_blocks:
         raise ProdmError(f"the weights in {path} are of a network of another size")
     return deepened(state, network.state_dict(), old, new)
 
