@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from prodm.calcium import Vessel
 from prodm.cli import cli
-from prodm.cli.score import RULE_NAMES, VESSEL_NAMES
+from prodm.cli.score import RULE_NAMES
+from prodm.cli.scored import VESSEL_NAMES
 from prodm.errors import ProdmError
 from prodm.files.masks import read_mask
 from prodm.files.nifti import write_nifti, write_nifti_mask

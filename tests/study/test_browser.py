@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from prodm.study.criteria import CRITERION_NAMES, CRITERION_TITLES
-from prodm.study.store import AnswerStore, ReadingRecord
+from prodm.study.records import ReadingRecord
+from prodm.study.store import AnswerStore
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [

@@ -11,12 +11,12 @@ import pytest
 from prodm.errors import ProdmError
 from prodm.study.blinding import SERVED
 from prodm.study.criteria import CRITERION_NAMES
+from prodm.study.records import Reader
 from prodm.study.store import (
     ANSWERS_FILE,
     AnswerStore,
     FinishedError,
     IncompleteError,
-    Reader,
     StaleVersionError,
 )
 

@@ -14,7 +14,7 @@ from prodm.cli.terminal import progress_bar
 if TYPE_CHECKING:
     from prodm.study.analysis import Analysis
     from prodm.study.cases import CasePatches, CaseSource
-    from prodm.study.store import Reader
+    from prodm.study.records import Reader
     from prodm.volume import Index
 
 DEMO_READERS = ("Reader A", "Reader B")

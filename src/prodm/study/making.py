@@ -10,7 +10,8 @@ from prodm.errors import ProdmError
 from prodm.runs import new_folder, write_run_json
 from prodm.study.blinding import KEY, SERVED, blind, plan_readings, read_study
 from prodm.study.cases import CasePatches
-from prodm.study.store import ANSWERS_FILE, AnswerStore, Reader
+from prodm.study.records import Reader
+from prodm.study.store import ANSWERS_FILE, AnswerStore
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from prodm.errors import ProdmError
 from prodm.study.blinding import KEY, Key, read_key, read_study
-from prodm.study.store import AnswerStore, Reader, ReadingRecord
+from prodm.study.records import Reader, ReadingRecord
+from prodm.study.store import AnswerStore
 
 
 @dataclass(frozen=True)

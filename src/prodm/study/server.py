@@ -34,12 +34,11 @@ from prodm.errors import ProdmError
 from prodm.study.blinding import image_path, page_settings, read_study
 from prodm.study.criteria import CRITERION_NAMES
 from prodm.study.guard import App, Guard
+from prodm.study.records import Answers, Reader
 from prodm.study.store import (
-    Answers,
     AnswerStore,
     FinishedError,
     IncompleteError,
-    Reader,
     StaleVersionError,
 )
 

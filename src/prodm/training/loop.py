@@ -22,8 +22,7 @@ several of them, so that 1 process x 2 shards and 2 processes x 1 shard make the
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,6 +49,7 @@ from prodm.model.losses import Batch
 from prodm.pairs.store import Pairs
 from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, load_findings
 from prodm.training.log import Log
+from prodm.training.processes import agreed, autocast, gradients_meet, inner, process_group
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
 
 STATE_FORMAT = "prodm training state 1"
@@ -121,7 +121,7 @@ def train(
     rate falls to its end by then. ``look`` is what a reader is shown of windows, and
     ``findings_of`` another run whose findings are learnt from instead of those of this one.
     """
-    with _process_group() as (rank, num_processes, device):
+    with process_group() as (rank, num_processes, device):
         if settings.shards % num_processes:
             raise ProdmError(
                 f"shards = {settings.shards} must be a multiple of the {num_processes} processes"
@@ -144,7 +144,7 @@ def train(
             )
             parts = _improve(learner, list(batches), settings, rate, own_shards)
             learner.step += 1
-            learner.seconds = _agreed(time.monotonic() - started, num_processes)
+            learner.seconds = agreed(time.monotonic() - started, num_processes)
             mean.add(parts)
 
             if learner.step % settings.report_every_steps == 0:
@@ -232,8 +232,8 @@ def _improve(
         optimiser.zero_grad(set_to_none=True)
         for n, (batch, shard) in enumerate(zip(batches, shards, strict=True)):
             generator = torch.Generator().manual_seed(_mix(settings.seed, learner.step, shard))
-            with _gradients_meet(player, last=n == len(batches) - 1):
-                with _autocast(batch.still.device):
+            with gradients_meet(player, last=n == len(batches) - 1):
+                with autocast(batch.still.device):
                     loss, parts = player(batch, generator)
                 if not torch.isfinite(loss):
                     raise ProdmError(
@@ -278,7 +278,7 @@ def _validate_and_keep(
 def _save_state(path: Path, learner: Learner) -> None:
     tensors: dict[str, Tensor] = {}
     for n, player in enumerate(learner.players):
-        for name, value in _inner(player).state_dict().items():
+        for name, value in inner(player).state_dict().items():
             tensors[f"player{n}.{name}"] = value
         for key, slots in learner.optimisers[n].state_dict()["state"].items():
             for name, value in slots.items():
@@ -308,7 +308,7 @@ def _load_state(path: Path, learner: Learner) -> None:
 
     try:
         for n, player in enumerate(learner.players):
-            _inner(player).load_state_dict(below(f"player{n}."))
+            inner(player).load_state_dict(below(f"player{n}."))
             optimiser = learner.optimisers[n]
             state: dict[int, dict[str, Tensor]] = {}
             for name, value in below(f"optimiser{n}.").items():
@@ -367,52 +367,6 @@ def _learning_rate(
         progress = max(progress, learner.seconds / (60 * max_minutes))
     warmup = min(1.0, (learner.step + 1) / (settings.warmup_steps + 1))
     return settings.learning_rate * warmup * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-@contextmanager
-def _process_group() -> Iterator[tuple[int, int, torch.device]]:
-    """Join the processes that ``torchrun`` started, if any; give rank, count and device."""
-    cuda = torch.cuda.is_available()
-    if not torch.distributed.is_torchelastic_launched():
-        yield 0, 1, torch.device("cuda" if cuda else "cpu")
-        return
-    torch.distributed.init_process_group("nccl" if cuda else "gloo")
-    try:
-        rank = torch.distributed.get_rank()
-        local = rank % torch.cuda.device_count() if cuda else 0
-        device = torch.device("cuda", local) if cuda else torch.device("cpu")
-        yield rank, torch.distributed.get_world_size(), device
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def _agreed(seconds: float, num_processes: int) -> float:
-    """The time of the first process, so that all stop at the same step."""
-    if num_processes == 1:
-        return seconds
-    value = torch.tensor([seconds], dtype=torch.float64)
-    torch.distributed.broadcast(value, src=0)
-    return float(value)
-
-
-def _autocast(device: torch.device) -> torch.autocast:
-    """Mixed precision where the hardware has it; CPUs are many times slower with it."""
-    fits = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fits)
-
-
-@contextmanager
-def _gradients_meet(player: nn.Module, *, last: bool) -> Iterator[None]:
-    """Let processes exchange gradients only with the last of their shards."""
-    if isinstance(player, DistributedDataParallel) and not last:
-        with player.no_sync():
-            yield
-    else:
-        yield
-
-
-def _inner(player: nn.Module) -> nn.Module:
-    return player.module if isinstance(player, DistributedDataParallel) else player
 
 
 def _mix(seed: int, step: int, shard: int) -> int:
