@@ -8,10 +8,11 @@ from torch import Tensor
 from prodm.model import consistency, normalise
 from prodm.model.baselines import ModelSettings
 from prodm.model.bridge import BrownianBridge
-from prodm.model.consistency import TRUSTED, correct_consistently
+from prodm.model.consistency import TRUSTED, Phases, correct_consistently
 from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
 from prodm.model.phasing import Separator, trust
+from prodm.model.reading import NUM_ANGLES, angles_rad
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
@@ -70,9 +71,8 @@ def correct(estimate_hu: Tensor, seen_hu: Tensor, behind_hu: Tensor) -> Tensor:
     corrected = correct_consistently(
         seen_hu[None].numpy(),
         (SETTINGS, Says()),
-        knows_the_background(behind_hu, seen_hu),
+        Phases(knows_the_background(behind_hu, seen_hu), SEARCH),
         seed=0,
-        search=SEARCH,
     )
     return torch.from_numpy(corrected)[0]
 
@@ -125,3 +125,30 @@ def test_trust_grows_with_what_is_explained() -> None:
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert shares[-1] == pytest.approx(1.0)
+
+
+def test_samples_of_a_block_share_its_motion() -> None:
+    """With a reader the phase of a block is worked out once, whatever else is corrected with it."""
+    count = 0
+
+    def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        nonlocal count
+        count += len(y)
+        return torch.cat([of_seen_slices(tissue(), moved())[: len(y)], torch.zeros_like(y)], dim=1)
+
+    def read(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        angles = angles_rad()
+        drift = angles / np.pi * (9 * angles.cos() - 5 * angles.sin())
+        return torch.stack([drift, torch.zeros(NUM_ANGLES)]).expand(len(y), -1, -1)
+
+    phases = Phases(Separator(predict, 3, reader=(read, 3)), SEARCH)
+    generator = torch.Generator().manual_seed(0)
+    first, again = phases(torch.stack([moved(), moved()]), generator)
+    num_slices = count
+    (later,) = phases(moved()[None], generator)
+    assert again is first
+    assert later is first
+    assert count == num_slices > 0
+    assert error(first.corrected_hu) < error(moved())
+    phases((moved() + 1)[None], generator)
+    assert count == 2 * num_slices

@@ -8,7 +8,7 @@ from torch import Tensor
 from prodm.errors import ProdmError
 from prodm.model.families import FAMILIES, Motions, draw_motions
 from prodm.model.motions import FoundMotion
-from prodm.model.reading import true_path
+from prodm.model.reading import NUM_ANGLES, angles_rad, true_path
 from prodm.model.search import SearchSettings, dips, search
 from prodm.motion.profiles import PROFILES, draw
 from prodm.motion.trajectory import Jitter, Motion, Oscillation, Piecewise, Translation
@@ -128,9 +128,32 @@ def test_a_motion_is_found_from_a_path_that_is_roughly_right(family: type) -> No
     path = true_path(displacement, torch.zeros(1))[0]
     moving = applied(motion).apply(lesions())
     read = path + 0.5 * torch.sin(torch.arange(path.shape[1]))
-    first, again = (search(moving, SearchSettings(), seeded(seed), read)[0] for seed in (0, 1))
-    assert torch.equal(first.shift_px, again.shift_px)  # nothing is drawn
-    assert float(first.refocus(moving).max()) > 0.85 * float(lesions().max())
+    found = search(moving, SearchSettings(num_draws=4, kept_per_family=1), seeded(), read)[0]
+    assert float(found.refocus(moving).max()) > 0.85 * float(lesions().max())
+
+
+def test_what_is_far_from_what_was_read_costs_more() -> None:
+    """Rest too, and a translation does not count, since no image shows it."""
+    angles = angles_rad()
+    moving = applied(MOTIONS[Translation]).apply(lesions())
+    wave = torch.stack([4 * torch.sin(3 * angles), torch.zeros(NUM_ANGLES)])
+    placed = wave + torch.stack([7 * angles.cos() - 3 * angles.sin(), torch.zeros(NUM_ANGLES)])
+    few = SearchSettings(num_draws=8, kept_per_family=1, num_first_steps=1, num_steps=1)
+    for path in (wave, placed):
+        found = search(moving, few, seeded(), path)
+        (rest,) = (one for one in found if one.is_rest)
+        assert rest.cost == pytest.approx(-1 + 0.2 * 4 / np.sqrt(2), abs=0.02)
+        assert [one.cost for one in found] == sorted(one.cost for one in found)
+
+
+@pytest.mark.parametrize("family", MOTIONS)
+def test_a_reader_that_is_wrong_leaves_the_motions_that_were_drawn(family: type) -> None:
+    motion = MOTIONS[family]
+    displacement = torch.from_numpy(motion.path(np.arange(NUM_VIEWS) / NUM_VIEWS)).float()[None]
+    backwards = -2 * true_path(displacement, torch.zeros(1))[0]
+    moving = applied(motion).apply(lesions())
+    found = search(moving, SearchSettings(start_rad=0.0), seeded(), backwards)[0]
+    assert float(found.refocus(moving).max()) > 0.85 * float(lesions().max())
 
 
 def test_still_lesions_stay() -> None:

@@ -73,6 +73,7 @@ def _measure(
     method: str, weights: Path | None, steps: int, samples: int, max_windows: int | None
 ) -> dict[str, Any]:
     from prodm.correction import correct, make_corrector
+    from prodm.model.consistency import Phases
 
     corrector: Any = make_corrector(method, weights)
     if max_windows is not None:
@@ -83,9 +84,10 @@ def _measure(
         corrector = replace(corrector, predict=clocks[0])
     else:
         settings, network = corrector.model
-        clocks = [_Timed(network), _Timed(corrector.separator.predict)]
-        separator = replace(corrector.separator, predict=clocks[1])
-        corrector = replace(corrector, model=(settings, clocks[0]), separator=separator)
+        separator = corrector.phases.separator
+        clocks = [_Timed(network), _Timed(separator.predict)]
+        phases = Phases(replace(separator, predict=clocks[1]))
+        corrector = replace(corrector, model=(settings, clocks[0]), phases=phases)
     volume, region = made_up_scan()
     base_mib = _peak_mib()
     started = time.perf_counter()

@@ -269,12 +269,13 @@ def _changes(
 ) -> tuple[list[list[Blocks]], float]:
     """Return, for each sample, the change of each window [Z, Y, X], and the time it took.
 
-    All windows of all samples go through the corrector together, in batches.
+    All windows of all samples go through the corrector in batches, the samples of a block after
+    each other.
     """
     spacing_mm = plan.sampling.spacing_mm(volume.spacing_mm)
     cuts = [plan.sampling.take(volume.hu, window) for window in plan.windows]
     blocks = np.concatenate(cuts)
-    jobs = np.tile(np.arange(len(blocks)), drawing.samples)
+    jobs = np.repeat(np.arange(len(blocks)), drawing.samples)
     corrected = np.empty((len(jobs), *blocks.shape[1:]), dtype=np.float32)
     max_blocks = corrector.max_blocks
     seconds = 0.0
@@ -291,7 +292,8 @@ def _changes(
     if not np.isfinite(corrected).all():
         raise ProdmError("the corrector returned values that are not numbers; check its weights")
     per_window = plan.sampling.blocks_per_window
-    parts = corrected.reshape(drawing.samples, len(plan.windows), per_window, *blocks.shape[1:])
+    parts = corrected.reshape(len(plan.windows), per_window, drawing.samples, *blocks.shape[1:])
+    parts = np.moveaxis(parts, 2, 0)
     return [[plan.sampling.put(window) for window in sample] for sample in parts], seconds
 
 

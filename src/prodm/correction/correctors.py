@@ -162,7 +162,7 @@ class ConsistentCorrector:
     """A network that walks, held to the phase between its calls (``prodm.model.consistency``)."""
 
     model: Any  # (prodm.model.baselines.ModelSettings, network)
-    separator: Any  # a prodm.model.phasing.Separator
+    phases: Any  # prodm.model.consistency.Phases
     num_slices: int
     name: str
     sha256: str | None
@@ -177,9 +177,7 @@ class ConsistentCorrector:
         """Return the corrected blocks; the same seed and blocks give the same answer."""
         from prodm.model.consistency import correct_consistently
 
-        return correct_consistently(
-            blocks_hu, self.model, self.separator, seed=seed, num_jumps=steps
-        )
+        return correct_consistently(blocks_hu, self.model, self.phases, seed=seed, num_jumps=steps)
 
 
 def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
@@ -189,6 +187,7 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
     """
     from prodm.model.baselines import METHODS as TRAINED
     from prodm.model.checkpoint import load_network
+    from prodm.model.consistency import Phases
 
     walking, phased = load_network(weights), load_phase(*parts)
     method = walking.settings.method
@@ -197,7 +196,7 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
     _check_size(walking, weights.name)
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        separator=phased.separator,
+        phases=Phases(phased.separator),
         num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),

@@ -14,6 +14,7 @@ A block in which the separator sees nothing move, or whose motion is rest, stays
 the network would paint into it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
 
 MOST_BLOCKS = 16  # that are walked together
+MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
 TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
 
 
@@ -92,31 +94,54 @@ def _share(phased: Phased) -> float:
     return trust(phased.explained, TRUSTED)
 
 
+class Phases:
+    """Blocks corrected by phase, each once while it is remembered: its samples share a motion."""
+
+    def __init__(self, separator: Separator, search: SearchSettings | None = None) -> None:
+        self.separator = separator
+        self._search = SearchSettings() if search is None else search
+        self._known: dict[bytes, Phased] = {}
+
+    def __call__(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
+        """Return the phases of blocks [N, Z, Y, X]; the generator is for motions that are drawn."""
+        if self.separator.reader is None:
+            return self._worked_out(blocks_hu, generator)
+        keys = [hashlib.sha256(block.numpy().tobytes()).digest() for block in blocks_hu]
+        new = [n for n, key in enumerate(keys) if key not in self._known and key not in keys[:n]]
+        phased = self._worked_out(blocks_hu[new], generator)
+        self._known.update({keys[n]: one for n, one in zip(new, phased, strict=True)})
+        answer = [self._known[key] for key in keys]
+        for old in list(self._known)[:-MOST_REMEMBERED]:
+            del self._known[old]
+        return answer
+
+    def _worked_out(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
+        seen = separate_by_network(blocks_hu, self.separator)
+        return [
+            correct_by_phase(block, background, self._search, generator, still, self.separator)
+            for block, background, still in zip(
+                blocks_hu, seen.background_hu, seen.still_hu, strict=True
+            )
+        ]
+
+
 def correct_consistently(
     blocks_hu: NDArray[np.float32],
     model: tuple[ModelSettings, Network],
-    separator: Separator,
+    phases: Phases,
     *,
     seed: int,
     num_jumps: int | None = None,
-    search: SearchSettings | None = None,
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
 
     ``model`` is a trained network that walks, with its settings.
     """
-    search = SearchSettings() if search is None else search
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
     for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        seen = separate_by_network(blocks, separator)
-        phased = [
-            correct_by_phase(block, background, search, generator, still, separator)
-            for block, background, still in zip(
-                blocks, seen.background_hu, seen.still_hu, strict=True
-            )
-        ]
+        phased = phases(blocks, generator)
         image, num_slices = normalise(blocks), settings.network.num_slices
         wanted = may_hold_calcium(image)
         if not wanted.any():

@@ -88,6 +88,12 @@ class Motions:
         )
 
 
+def joined(first: Motions, second: Motions) -> Motions:
+    """Return the motions of both."""
+    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Motions(*(torch.cat(pair) for pair in pairs))
+
+
 def draw_motions(count: int, start_rad: float | None, generator: torch.Generator) -> Motions:
     """Draw motions as the simulator does, still without a z part."""
     rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))

@@ -50,6 +50,7 @@ SEED_BRIGHTER_HU = 70.0
 LARGEST_PX = 400  # pixels in a slice: what is larger is bone, or the wall of the heart
 REACH_PX = 17  # how far beyond its bright part the calcium may show
 BEHIND_PX = 9  # width of the median that smooths the background
+SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 FIRST_STEPS = 20  # of the search, while what moves is known only roughly
 TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
@@ -146,13 +147,16 @@ def find_motion(
 ) -> FoundMotion | None:
     """Return the motion of what moves [Z, Y, X]; None where nothing does.
 
-    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet.
+    ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet. Where
+    there is a reader, all blocks are searched with the same draws, so that each has one motion.
     """
     if float(moving_hu.max()) < LEAST_MOVING_HU:
         return None
     path = None
     if guess_hu is not None and separator is not None:
         path = separator.read(moving_hu, guess_hu)
+    if path is not None:
+        generator = torch.Generator().manual_seed(SEARCH_SEED)
     return search(moving_hu, settings, generator, path)[0]
 
 

@@ -1,15 +1,16 @@
 """Find a motion among those that the simulator knows (``prodm.model.families``), z included.
 
-Candidates are drawn at random, or fitted to a path that a trained reader saw in what moves
-(``prodm.model.reading``). Drawn ones need sifting: those of each family that give the sharpest
-image within the slices are kept, improved a little by gradient together with their z parts, and
-the best of each family go on. All that are left are improved by gradient.
+Candidates are drawn at random, and those of each family that give the sharpest image within the
+slices are kept. Others are fitted to a path that a trained reader saw in what moves
+(``prodm.model.reading``). All are improved a little by gradient together with their z parts, the
+best of each family some more.
 
 Simple families are preferred where they do nearly as well, since the richer ones can imitate them
-from another place.
+from another place, and so is what is near to what was read: what sharpens an image most may be
+chance where it was separated badly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,14 +25,17 @@ from prodm.model.families import (
     Motions,
     draw_motions,
     fit_motions,
+    joined,
 )
 from prodm.model.motions import FoundMotion, lack_of_peak
+from prodm.model.reading import angles_rad, without_translation
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
 LEAST_DIPS = 0.025  # share of the energy; 96 % of moving and half of all still calcium have more
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
+AWAY_PRICE = 0.2  # for each pixel that s, without its translation, is from what was read
 PADDING = 20
 MOST_SLICES = 6
 FLAT_SLICES = 3
@@ -48,7 +52,7 @@ class SearchSettings:
     num_draws: int = 200
     kept_per_family: int = 2
     num_first_steps: int = 10
-    num_steps: int = 15
+    num_steps: int = 20
     step_px: float = 0.3
     start_rad: float | None = None  # where the scan starts; None where it is not known
     least_dips: float = LEAST_DIPS  # of what may have moved at all
@@ -66,32 +70,44 @@ def search(
 ) -> list[FoundMotion]:
     """Return the motions that may have moved what moves [Z, Y, X], the likeliest first.
 
-    Rest is among them. ``path`` is what a reader saw; without it, motions are drawn.
+    Rest is among them. ``path`` is what a reader saw, where there is one.
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
     if not moving.any() or dips(moving) < settings.least_dips:
         return [rest]
     seen = moving[_box(moving)]
-    if path is None:
-        kept = _sift(
-            seen, draw_motions(settings.num_draws, settings.start_rad, generator), settings
-        )
-        motions, costs = _improve(seen, kept, settings.step_px, settings.num_steps)
-    else:
-        fitted = fit_motions(path, settings.start_rad)
-        num_steps = settings.num_first_steps + settings.num_steps
-        motions, costs = _improve(seen, fitted, settings.step_px, num_steps)
+    motions = draw_motions(settings.num_draws, settings.start_rad, generator)
+    motions = _best_of_families(motions, _flat_costs(seen, motions), settings.kept_per_family)
+    if path is not None:
+        motions = joined(fit_motions(path, settings.start_rad), motions)
+    motions, costs = _improve(seen, motions, settings.step_px, settings.num_first_steps)
+    motions = _best_of_families(motions, costs, settings.kept_per_family)
+    motions, costs = _improve(seen, motions, settings.step_px, settings.num_steps)
+    found = _found(motions, costs, path)
+    if path is not None:
+        rest = replace(rest, cost=rest.cost + _away_price(rest, path))
+    return sorted([*found, rest], key=lambda motion: motion.cost)
+
+
+def _found(motions: Motions, costs: Tensor, path: Tensor | None) -> list[FoundMotion]:
+    """Return motions with what they cost, their distance from what was read included."""
     with torch.no_grad():
         displacement = motions.displacement()
         shift = motions.shift(displacement)
     found = [
-        FoundMotion(
-            shift[n], float(motions.start_rad[n]), displacement[n, :, 2], cost=float(costs[n])
-        )
-        for n in costs.argsort().tolist()
+        FoundMotion(shift[n], float(start_rad), displacement[n, :, 2], cost=float(costs[n]))
+        for n, start_rad in enumerate(motions.start_rad)
     ]
-    return sorted([*found, rest], key=lambda motion: motion.cost)
+    if path is None:
+        return found
+    return [replace(one, cost=one.cost + _away_price(one, path)) for one in found]
+
+
+def _away_price(motion: FoundMotion, path: Tensor) -> float:
+    """Return the price of a motion that is far from what was read, whatever its place."""
+    away = without_translation(motion.shift_at(angles_rad()) - path[0])
+    return AWAY_PRICE * float(away.square().mean().sqrt())
 
 
 def dips(moving: Tensor) -> float:
@@ -101,13 +117,6 @@ def dips(moving: Tensor) -> float:
     that was taken for it, however sharp some motion may make it.
     """
     return float((moving.clamp(max=0) ** 2).sum() / (moving**2).sum())
-
-
-def _sift(seen: Tensor, drawn: Motions, settings: SearchSettings) -> Motions:
-    """Return the best motion of each family."""
-    kept = _best_of_families(drawn, _flat_costs(seen, drawn), settings.kept_per_family)
-    kept, costs = _improve(seen, kept, settings.step_px, settings.num_first_steps)
-    return _best_of_families(kept, costs, 1)
 
 
 def _flat_costs(seen: Tensor, motions: Motions) -> Tensor:
