@@ -39,7 +39,7 @@ from prodm.model.search import SearchSettings
 
 MOST_BLOCKS = 16  # that are walked together
 MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
-TRUSTED = (0.3, 0.8)  # share explained at which the phase begins to count, and counts fully
+TRUSTED = (0.1, 0.5)  # share explained at which the phase begins to count, and counts fully
 
 
 @dataclass(eq=False)
