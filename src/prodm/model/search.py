@@ -7,8 +7,7 @@ best of each family some more.
 
 Simple families are preferred where they do nearly as well, since the richer ones can imitate them
 from another place, and so is what is near to what was read: what sharpens an image most may be
-chance where it was separated badly. But a motion that sharpens it no more than rest is none,
-whatever was read.
+chance where it was separated badly.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +36,6 @@ PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a sha
 LEAST_DIPS = 0.025  # share of the energy; 96 % of moving and half of all still calcium have more
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 AWAY_PRICE = 0.2  # for each pixel that s, without its translation, is from what was read
-LEAST_SIZE_PX = 0.3  # of s without its translation; 300 simulated motions have 0.44 to 5.9
 PADDING = 20
 MOST_SLICES = 6
 FLAT_SLICES = 3
@@ -86,19 +84,10 @@ def search(
     motions, costs = _improve(seen, motions, settings.step_px, settings.num_first_steps)
     motions = _best_of_families(motions, costs, settings.kept_per_family)
     motions, costs = _improve(seen, motions, settings.step_px, settings.num_steps)
-    found = sorted(_found(motions, costs, path), key=lambda motion: motion.cost)
-    rest = replace(rest, cost=_cost_of_rest(found[0], path))
-    return sorted([rest, *found], key=lambda motion: motion.cost)
-
-
-def _cost_of_rest(likeliest: FoundMotion, path: Tensor | None) -> float:
-    """Return the cost at which rest wins where the image is no sharper with the likeliest motion.
-
-    It also wins where that motion is so small that it is none.
-    """
-    at_rest = -1.0 if path is None else -1.0 + _away_price(likeliest, path)
-    is_none = _size_px(likeliest.shift_at(angles_rad())) < LEAST_SIZE_PX
-    return min(at_rest, likeliest.cost) if is_none else at_rest
+    found = _found(motions, costs, path)
+    if path is not None:
+        rest = replace(rest, cost=rest.cost + _away_price(rest, path))
+    return sorted([*found, rest], key=lambda motion: motion.cost)
 
 
 def _found(motions: Motions, costs: Tensor, path: Tensor | None) -> list[FoundMotion]:
@@ -117,12 +106,8 @@ def _found(motions: Motions, costs: Tensor, path: Tensor | None) -> list[FoundMo
 
 def _away_price(motion: FoundMotion, path: Tensor) -> float:
     """Return the price of a motion that is far from what was read, whatever its place."""
-    return AWAY_PRICE * _size_px(motion.shift_at(angles_rad()) - path[0])
-
-
-def _size_px(shift_px: Tensor) -> float:
-    """Return the root mean square of s over all angles, without its translation."""
-    return float(without_translation(shift_px).square().mean().sqrt())
+    away = without_translation(motion.shift_at(angles_rad()) - path[0])
+    return AWAY_PRICE * float(away.square().mean().sqrt())
 
 
 def dips(moving: Tensor) -> float:
