@@ -152,3 +152,5 @@ def test_samples_of_a_block_share_its_motion() -> None:
     assert error(first.corrected_hu) < error(moved())
     phases((moved() + 1)[None], generator)
     assert count == 2 * num_slices
+    (elsewhere,) = Phases(phases.separator, SEARCH)(moved()[None], generator)
+    assert torch.equal(elsewhere.corrected_hu, first.corrected_hu)  # whatever was drawn before

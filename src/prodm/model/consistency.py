@@ -30,8 +30,7 @@ from prodm.model.phasing import (
     LEAST_MOVING_HU,
     Phased,
     Separator,
-    correct_by_phase,
-    separate_by_network,
+    correct_each,
     trust,
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -105,24 +104,15 @@ class Phases:
     def __call__(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
         """Return the phases of blocks [N, Z, Y, X]; the generator is for motions that are drawn."""
         if self.separator.reader is None:
-            return self._worked_out(blocks_hu, generator)
+            return correct_each(blocks_hu, self.separator, self._search, generator)
         keys = [hashlib.sha256(block.numpy().tobytes()).digest() for block in blocks_hu]
         new = [n for n, key in enumerate(keys) if key not in self._known and key not in keys[:n]]
-        phased = self._worked_out(blocks_hu[new], generator)
+        phased = correct_each(blocks_hu[new], self.separator, self._search, generator)
         self._known.update({keys[n]: one for n, one in zip(new, phased, strict=True)})
         answer = [self._known[key] for key in keys]
         for old in list(self._known)[:-MOST_REMEMBERED]:
             del self._known[old]
         return answer
-
-    def _worked_out(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
-        seen = separate_by_network(blocks_hu, self.separator)
-        return [
-            correct_by_phase(block, background, self._search, generator, still, self.separator)
-            for block, background, still in zip(
-                blocks_hu, seen.background_hu, seen.still_hu, strict=True
-            )
-        ]
 
 
 def correct_consistently(

@@ -252,15 +252,22 @@ def correct_hu_by_phase(
     if separator is None:
         phased = [correct_without_weights(block, settings, generator) for block in blocks]
     else:
-        seen = separate_by_network(blocks, separator)
-        phased = [
-            correct_by_phase(block, background, settings, generator, still, separator)
-            for block, background, still in zip(
-                blocks, seen.background_hu, seen.still_hu, strict=True
-            )
-        ]
+        phased = correct_each(blocks, separator, settings, generator)
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
+
+
+def correct_each(
+    blocks_hu: Tensor, separator: Separator, settings: SearchSettings, generator: torch.Generator
+) -> list[Phased]:
+    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it."""
+    seen = separate_by_network(blocks_hu, separator)
+    return [
+        correct_by_phase(block, background, settings, generator, still, separator)
+        for block, background, still in zip(
+            blocks_hu, seen.background_hu, seen.still_hu, strict=True
+        )
+    ]
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
