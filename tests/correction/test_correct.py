@@ -60,6 +60,21 @@ def test_an_oracle_gives_the_true_score(move_made: Any, oracle: Any, spacing_mm:
     assert result.after.agatston == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.parametrize("spacing_mm", SPACINGS_MM)
+def test_each_sample_puts_each_block_in_its_place(
+    move_made: Any,  # noqa: ANN401
+    oracle: Any,  # noqa: ANN401
+    spacing_mm: Vector,
+) -> None:
+    moved = move_made(spacing_mm=spacing_mm)
+    once = correct(moved.moving, moved.heart, oracle(moved=moved))
+    thrice = correct(moved.moving, moved.heart, oracle(moved=moved, draws=True), samples=3)
+    assert len(once.rois) > 1
+    assert thrice.spread is not None
+    assert set(thrice.spread.scores) == {once.after.agatston}
+    assert np.array_equal(thrice.volume.hu, once.volume.hu)
+
+
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
 @pytest.mark.parametrize("spacing_mm", SPACINGS_MM)
 def test_an_identity_changes_no_bit(move_made: Any, spacing_mm: Vector, dtype: Any) -> None:  # noqa: ANN401
