@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.errors import ProdmError
-from prodm.volume import Vector
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN, STORED_SHAPE
+from prodm.volume import NO_MARGIN, Index, Vector
 
 if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
@@ -57,6 +58,11 @@ class Corrector(Protocol):
         ...
 
     @property
+    def margin(self) -> Index:
+        """Voxels (z, y, x) that it looks at beyond each face of a block."""
+        ...
+
+    @property
     def calibration(self) -> Calibration | None:
         """How its samples become an interval of a scan's score, where that was measured."""
         ...
@@ -64,7 +70,10 @@ class Corrector(Protocol):
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
-        """Return the corrected blocks [N, Z, Y, X], in HU."""
+        """Return the corrected blocks [N, Z, Y, X], in HU.
+
+        They come with the margin and return without it.
+        """
         ...
 
 
@@ -78,6 +87,7 @@ class Identity:
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
     max_blocks: int = 64
+    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     def __call__(
@@ -98,6 +108,7 @@ class PhaseCorrector:
     known: SpacingRange = field(default_factory=SpacingRange)
     draws: bool = True  # the search starts at random, where there is no reader
     max_blocks: int = 8
+    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     def __call__(
@@ -106,7 +117,7 @@ class PhaseCorrector:
         """Return the corrected blocks; there are no steps to choose."""
         from prodm.model.phasing import correct_hu_by_phase
 
-        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed)
+        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, margin=self.margin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +136,12 @@ class NetworkCorrector:
     max_windows: int
     known: SpacingRange = field(default_factory=SpacingRange)
     device: str = "cpu"
+    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     @property
     def max_blocks(self) -> int:
         """Number of blocks whose windows fit together."""
-        from prodm.pairs.blocks import BLOCK_SHAPE
-
         return max(1, self.max_windows // BLOCK_SHAPE[0])
 
     def __call__(
@@ -171,6 +181,12 @@ class ConsistentCorrector:
     draws: bool = True
     max_blocks: int = 8
 
+    @property
+    def margin(self) -> Index:
+        """What the phase looks at beyond a block."""
+        margin: Index = self.phases.margin
+        return margin
+
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
@@ -196,7 +212,7 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
     _check_size(walking, weights.name)
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        phases=Phases(phased.separator),
+        phases=Phases(phased.separator, margin=phased.margin),
         num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),
@@ -242,6 +258,7 @@ def load_phase(
         num_slices,
         _known_spacing(separating.info, separator.name),
         draws="reader" not in helpers,
+        margin=MARGIN,
     )
 
 
@@ -251,14 +268,13 @@ def _all_of(*sha256: str | None) -> str:
 
 
 def _check_size(trained: "Trained", file_name: str) -> None:
-    from prodm.pairs.blocks import BLOCK_SHAPE
-
     divisor = trained.settings.network.divisor
-    if BLOCK_SHAPE[1] % divisor:
-        raise ProdmError(
-            f"{file_name} holds a network for images whose size is a multiple of {divisor}, and "
-            f"blocks have {BLOCK_SHAPE[1]} pixels a side"
-        )
+    for size in (BLOCK_SHAPE[1], STORED_SHAPE[1]):  # without and with the margin
+        if size % divisor:
+            raise ProdmError(
+                f"{file_name} holds a network for images whose size is a multiple of {divisor}, "
+                f"and blocks have {size} pixels a side"
+            )
 
 
 def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
@@ -300,8 +316,6 @@ def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose i
     The memory that happens to be free is not asked: batches, and with them the noise that
     each window gets, must be the same on every machine.
     """
-    from prodm.pairs.blocks import BLOCK_SHAPE
-
     num_pixels = BLOCK_SHAPE[1] * BLOCK_SHAPE[2] // network.fold**2
     values = sum(width * num_pixels / 4**level for level, width in enumerate(network.channels))
     held_bytes = 4 * values * 6 * (network.num_res_blocks + 1)

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure
-from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
+from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import BlockRow, MotionRow, Pairs, Split
-from prodm.volume import Index, Vector
+from prodm.volume import Index, Vector, without_margin
 
 Correct = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # HU [N, Z, Y, X] -> the same
 
@@ -46,16 +45,16 @@ def load_patches(
         row, motion = choices[index]
         if (row.calcium_voxels > 0) != with_calcium:
             continue
-        calcium = _inner(pairs.read("calcium", row))
+        calcium = without_margin(pairs.read("calcium", row), MARGIN)
         if bool(calcium.any()) != with_calcium:
             continue
         patches.append(
             Patch(
                 row,
                 motion,
-                _inner(pairs.read("still", row)),
-                _inner(pairs.read("background", row)),
-                _inner(pairs.read_moving(row, motion.motion)),
+                without_margin(pairs.read("still", row), MARGIN),
+                without_margin(pairs.read("background", row), MARGIN),
+                without_margin(pairs.read_moving(row, motion.motion), MARGIN),
             )
         )
     if not patches:
@@ -128,18 +127,21 @@ class Selection:
         """Read one scan after the other."""
         for scan, motions in self.motions.items():
             rows = self.rows[scan]
-            calcium = [_inner(self.pairs.read("calcium", row)) for row in rows]
+            still, background, calcium = (
+                np.stack([without_margin(self.pairs.read(name, row), MARGIN) for row in rows])
+                for name in ("still", "background", "calcium")
+            )
             yield ScanBlocks(
                 rows,
                 motions,
-                np.stack([_inner(self.pairs.read("still", row)) for row in rows]),
-                np.stack([_inner(self.pairs.read("background", row)) for row in rows]),
+                still,
+                background,
                 tuple(bool(labels.any()) for labels in calcium),
             )
 
     def read_moving(self, blocks: ScanBlocks, motion: MotionRow) -> NDArray[np.int16]:
-        """Return all blocks [N, Z, Y, X] of a scan as one motion shows them."""
-        return np.stack([_inner(self.pairs.read_moving(row, motion.motion)) for row in blocks.rows])
+        """Return all blocks [N, Z, Y, X] of a scan, with margins, as one motion shows them."""
+        return np.stack([self.pairs.read_moving(row, motion.motion) for row in blocks.rows])
 
 
 def select(
@@ -192,9 +194,3 @@ def _motions_by_scan(pairs: Pairs) -> dict[str, list[MotionRow]]:
     for motion in pairs.motions:
         motions.setdefault(motion.scan, []).append(motion)
     return motions
-
-
-def _inner(block: NDArray[Any]) -> NDArray[Any]:
-    """Cut off the margin of a stored block."""
-    window = tuple(slice(m, m + n) for m, n in zip(MARGIN, BLOCK_SHAPE, strict=True))
-    return block[window]

@@ -35,6 +35,7 @@ from prodm.model.phasing import (
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
+from prodm.volume import NO_MARGIN, Index, without_margin
 
 MOST_BLOCKS = 16  # that are walked together
 MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
@@ -96,18 +97,27 @@ def _share(phased: Phased) -> float:
 class Phases:
     """Blocks corrected by phase, each once while it is remembered: its samples share a motion."""
 
-    def __init__(self, separator: Separator, search: SearchSettings | None = None) -> None:
+    def __init__(
+        self,
+        separator: Separator,
+        search: SearchSettings | None = None,
+        margin: Index = NO_MARGIN,
+    ) -> None:
         self.separator = separator
+        self.margin = margin
         self._search = SearchSettings() if search is None else search
         self._known: dict[bytes, Phased] = {}
 
     def __call__(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
-        """Return the phases of blocks [N, Z, Y, X]; the generator is for motions that are drawn."""
+        """Return the phases of blocks [N, Z, Y, X], which come with the margin.
+
+        The generator is for motions that are drawn.
+        """
         if self.separator.reader is None:
-            return correct_each(blocks_hu, self.separator, self._search, generator)
+            return correct_each(blocks_hu, self.separator, self._search, generator, self.margin)
         keys = [hashlib.sha256(block.numpy().tobytes()).digest() for block in blocks_hu]
         new = [n for n, key in enumerate(keys) if key not in self._known and key not in keys[:n]]
-        phased = correct_each(blocks_hu[new], self.separator, self._search, generator)
+        phased = correct_each(blocks_hu[new], self.separator, self._search, generator, self.margin)
         self._known.update({keys[n]: one for n, one in zip(new, phased, strict=True)})
         answer = [self._known[key] for key in keys]
         for old in list(self._known)[:-MOST_REMEMBERED]:
@@ -125,13 +135,15 @@ def correct_consistently(
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
 
-    ``model`` is a trained network that walks, with its settings.
+    ``model`` is a trained network that walks, with its settings. Blocks come with the margin of
+    ``phases`` and return without it; the network sees none of it.
     """
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
-    for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        phased = phases(blocks, generator)
+    for around in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
+        phased = phases(around, generator)
+        blocks = without_margin(around, phases.margin)
         image, num_slices = normalise(blocks), settings.network.num_slices
         wanted = may_hold_calcium(image)
         if not wanted.any():

@@ -41,6 +41,7 @@ from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
+from prodm.volume import NO_MARGIN, Index, without_margin
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -68,17 +69,14 @@ class Phased:
     corrected_hu: Tensor
     moving_hu: Tensor  # what was taken to move
     motion: FoundMotion | None  # None where nothing was found to move
-    refocused_hu: Tensor | None = None  # what moves, in focus, where that is known already
+    explained: float = 1.0  # share of what moves that the motion of its focused part explains
 
-    @property
-    def explained(self) -> float:
-        """Share of what moves that the motion of its focused, positive part explains."""
-        if self.motion is None:
-            return 1.0
-        still = self.refocused_hu
-        if still is None:
-            still = self.motion.refocus(self.moving_hu).clamp(min=0)
-        return explained_share(self.moving_hu, still, self.motion)
+    def without_margin(self, margin: Index) -> "Phased":
+        """Return the same without a margin on each side."""
+        corrected, moving = (
+            without_margin(image, margin) for image in (self.corrected_hu, self.moving_hu)
+        )
+        return replace(self, corrected_hu=corrected, moving_hu=moving)
 
 
 @dataclass(frozen=True)
@@ -128,14 +126,20 @@ def correct_by_phase(
     motion = find_motion(moving, settings, generator, guess_hu, separator)
     if motion is None:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    if motion.is_rest or guess_hu is None or separator is None:
-        return Phased(in_focus(block_hu, moving, motion), moving, motion)
-    motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
-    if separator.focuser is None:
-        return Phased(in_focus(block_hu, moving, motion), moving, motion)
-    views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
-    still = focus(views, *separator.focuser)
-    return Phased(put_back(block_hu, moving, still, motion), moving, motion, views[REFOCUSED])
+    if not motion.is_rest and guess_hu is not None and separator is not None:
+        motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
+        if separator.focuser is not None:
+            views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
+            corrected = put_back(block_hu, moving, focus(views, *separator.focuser), motion)
+            explained = explained_share(moving, views[REFOCUSED], motion)
+            return Phased(corrected, moving, motion, explained)
+    explained = explained_by(motion, moving)
+    return Phased(in_focus(block_hu, moving, motion), moving, motion, explained)
+
+
+def explained_by(motion: FoundMotion, moving_hu: Tensor) -> float:
+    """Share of what moves [Z, Y, X] that the motion of its focused, positive part explains."""
+    return explained_share(moving_hu, motion.refocus(moving_hu).clamp(min=0), motion)
 
 
 def find_motion(
@@ -219,8 +223,9 @@ def correct_without_weights(
         behind = _median(hu - seen.numpy(), BEHIND_PX)
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
         motion = search(moving, settings, generator)[0]
-    share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
-    return Phased(in_focus(block_hu, moving, motion, share), moving, motion)
+    explained = explained_by(motion, moving)
+    corrected = in_focus(block_hu, moving, motion, trust(explained, TRUSTED_ALONE))
+    return Phased(corrected, moving, motion, explained)
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:
@@ -241,33 +246,55 @@ def correct_hu_by_phase(
     *,
     seed: int,
     settings: SearchSettings | None = None,
+    margin: Index = NO_MARGIN,
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU, each with a motion of its own.
 
-    Without a ``separator`` it does without weights.
+    Without a ``separator`` it does without weights. Blocks come with a ``margin`` and return
+    without it.
     """
     settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.from_numpy(blocks_hu)
     if separator is None:
-        phased = [correct_without_weights(block, settings, generator) for block in blocks]
+        phased = [
+            correct_without_weights(block, settings, generator).without_margin(margin)
+            for block in blocks
+        ]
     else:
-        phased = correct_each(blocks, separator, settings, generator)
+        phased = correct_each(blocks, separator, settings, generator, margin)
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
 
 
 def correct_each(
-    blocks_hu: Tensor, separator: Separator, settings: SearchSettings, generator: torch.Generator
+    blocks_hu: Tensor,
+    separator: Separator,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    margin: Index = NO_MARGIN,
 ) -> list[Phased]:
-    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it."""
+    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it.
+
+    In a ``margin``, which they come with and return without, what reaches into the block counts
+    with it: a motion is known from all of what moves. What does not may have another motion.
+    """
     seen = separate_by_network(blocks_hu, separator)
-    return [
-        correct_by_phase(block, background, settings, generator, still, separator)
-        for block, background, still in zip(
-            blocks_hu, seen.background_hu, seen.still_hu, strict=True
-        )
-    ]
+    phased = []
+    for block, background, still in zip(blocks_hu, seen.background_hu, seen.still_hu, strict=True):
+        behind = block - reaching_in(block - background, margin)
+        one = correct_by_phase(block, behind, settings, generator, still, separator)
+        phased.append(one.without_margin(margin))
+    return phased
+
+
+def reaching_in(moving_hu: Tensor, margin: Index) -> Tensor:
+    """Return what moves [Z, Y, X] without the pieces that lie in the margin alone."""
+    if not any(margin):
+        return moving_hu
+    pieces, _ = ndimage.label((moving_hu != 0).numpy())
+    reached = np.unique(without_margin(pieces, margin))
+    return moving_hu * torch.from_numpy(np.isin(pieces, reached[reached > 0]))
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
