@@ -271,6 +271,11 @@ def _rounded(values: Sequence[float] | NDArray[np.float64]) -> str:
 
 def without_margin(images: Images, margin: Index) -> Images:
     """Return images [..., Z, Y, X] without a margin on each side."""
-    z, y, x = (slice(m, n - m) for m, n in zip(margin, images.shape[-3:], strict=True))
-    inner: Images = images[..., z, y, x]
+    inner: Images = images[(..., *within_margin(images.shape, margin))]
     return inner
+
+
+def within_margin(shape: Sequence[int], margin: Index) -> Window:
+    """Return the window that a margin on each side leaves of images [..., Z, Y, X]."""
+    z, y, x = (slice(m, n - m) for m, n in zip(margin, shape[-3:], strict=True))
+    return z, y, x

@@ -18,6 +18,7 @@ from prodm.model.phasing import (
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
+from prodm.volume import NO_MARGIN, within_margin
 
 KNOWN_START = SearchSettings(start_rad=0.0)
 
@@ -154,8 +155,8 @@ def test_what_lies_in_the_margin_alone_does_not_count() -> None:
     moving[2, 10, 10] = 70.0
     expected = moving.clone()
     expected[2, 3, 3] = expected[0, 10, 10] = 0.0
-    assert torch.equal(reaching_in(moving, (1, 5, 5)), expected)
-    assert torch.equal(reaching_in(moving, (0, 0, 0)), moving)
+    assert torch.equal(reaching_in(moving, within_margin(moving.shape, (1, 5, 5))), expected)
+    assert torch.equal(reaching_in(moving, within_margin(moving.shape, NO_MARGIN)), moving)
 
 
 def test_a_lesion_that_leaves_its_block_comes_back_whole() -> None:
@@ -163,9 +164,10 @@ def test_a_lesion_that_leaves_its_block_comes_back_whole() -> None:
     margin = (0, 8, 24)
 
     def knows_all(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        seen = (tissue() + 200) / 1000
-        ends = seen[[0, 0, 1, 2, 3, 4, 4]].unfold(0, 3, 1).movedim(-1, 1)
-        return torch.cat([ends[: len(y)], torch.zeros_like(y)], dim=1)
+        both = (tissue() + 200) / 1000, (lesion() > 60).float()
+        assert len(y) == 3  # slices on which something stands out, all but the ends
+        windows = [image.unfold(0, 3, 1).movedim(-1, 1) for image in both]
+        return torch.cat(windows, dim=1)
 
     separator = Separator(knows_all, 3)
     cut = slice(24, 40)

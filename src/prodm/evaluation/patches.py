@@ -10,14 +10,14 @@ from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure
 from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import BlockRow, MotionRow, Pairs, Split
-from prodm.volume import Index, Vector, without_margin
+from prodm.volume import NO_MARGIN, Index, Vector, without_margin
 
 Correct = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # HU [N, Z, Y, X] -> the same
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """One block without its margin, still and as one motion shows it; HU [Z, Y, X]."""
+    """One block, still and as one motion shows it; HU [Z, Y, X]."""
 
     row: BlockRow
     motion: MotionRow
@@ -27,9 +27,20 @@ class Patch:
 
 
 def load_patches(
-    pairs: Pairs, split: Split, *, with_calcium: bool, count: int | None = None, seed: int = 0
+    pairs: Pairs,
+    split: Split,
+    *,
+    with_calcium: bool,
+    count: int | None = None,
+    seed: int = 0,
+    margin: Index = NO_MARGIN,
 ) -> list[Patch]:
-    """Read the patches of one part, or ``count`` of them drawn at random."""
+    """Read the patches of one part, or ``count`` of them drawn at random.
+
+    ``margin`` is how much they keep of the margin that stored blocks have.
+    """
+    dz, dy, dx = (all_of - kept for all_of, kept in zip(MARGIN, margin, strict=True))
+    left_out = (dz, dy, dx)
     motions = _motions_by_scan(pairs)
     choices = [
         (row, motion)
@@ -52,9 +63,9 @@ def load_patches(
             Patch(
                 row,
                 motion,
-                without_margin(pairs.read("still", row), MARGIN),
-                without_margin(pairs.read("background", row), MARGIN),
-                without_margin(pairs.read_moving(row, motion.motion), MARGIN),
+                without_margin(pairs.read("still", row), left_out),
+                without_margin(pairs.read("background", row), left_out),
+                without_margin(pairs.read_moving(row, motion.motion), left_out),
             )
         )
     if not patches:

@@ -41,7 +41,7 @@ from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
-from prodm.volume import NO_MARGIN, Index, without_margin
+from prodm.volume import NO_MARGIN, Index, Window, within_margin, without_margin
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -282,18 +282,16 @@ def correct_each(
     seen = separate_by_network(blocks_hu, separator)
     phased = []
     for block, background, still in zip(blocks_hu, seen.background_hu, seen.still_hu, strict=True):
-        behind = block - reaching_in(block - background, margin)
+        behind = block - reaching_in(block - background, within_margin(block.shape, margin))
         one = correct_by_phase(block, behind, settings, generator, still, separator)
         phased.append(one.without_margin(margin))
     return phased
 
 
-def reaching_in(moving_hu: Tensor, margin: Index) -> Tensor:
-    """Return what moves [Z, Y, X] without the pieces that lie in the margin alone."""
-    if not any(margin):
-        return moving_hu
+def reaching_in(moving_hu: Tensor, window: Window) -> Tensor:
+    """Return what moves [Z, Y, X] without the pieces that lie outside of a window."""
     pieces, _ = ndimage.label((moving_hu != 0).numpy())
-    reached = np.unique(without_margin(pieces, margin))
+    reached = np.unique(pieces[window])
     return moving_hu * torch.from_numpy(np.isin(pieces, reached[reached > 0]))
 
 
