@@ -10,8 +10,8 @@ rigid. So after each network call the estimate x0^ and the observation y are bro
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
 where no motion explains what is seen. It also rises where x0^ has more calcium than moves, since a
 motion keeps the sum: a network that paints is not believed. Windows of one block share its motion.
-A block in which the separator sees nothing move, or whose motion is rest, stays as it is, whatever
-the network would paint into it.
+A block stays as it is, whatever the network would paint into it, where the separator sees nothing
+move, where the motion is rest, and where the lesion explains next to nothing of what moves.
 """
 
 import hashlib
@@ -27,7 +27,6 @@ from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import (
-    LEAST_MOVING_HU,
     Phased,
     Separator,
     correct_each,
@@ -39,7 +38,8 @@ from prodm.volume import NO_MARGIN, Index, without_margin
 
 MOST_BLOCKS = 16  # that are walked together
 MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
-TRUSTED = (0.1, 0.5)  # share explained at which the phase begins to count, and counts fully
+TRUSTED = (0.1, 0.3)  # share explained at which the phase begins to count, and counts fully
+PAINTED_HU = 60.0  # over tissue: what counts as calcium that a network wants
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ def _belief(change_hu: Tensor, phased: Phased) -> Tensor:
     It is the calcium that moves over the calcium that there would be, where that is more.
     """
     over_tissue = phased.moving_hu + change_hu
-    painted = over_tissue[over_tissue > LEAST_MOVING_HU].sum()
+    painted = over_tissue[over_tissue > PAINTED_HU].sum()
     moving: Tensor = phased.moving_hu.clamp(min=0).sum()
     return (moving / painted.clamp(min=1)).clamp(max=1)
 

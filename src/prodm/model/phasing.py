@@ -34,7 +34,7 @@ from torch.nn import functional
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.focusing import REFOCUSED, focus, look_again
+from prodm.model.focusing import focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
 from prodm.model.placing import odds_evidence, settle
 from prodm.model.reading import look_through, read_path
@@ -43,7 +43,8 @@ from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
 from prodm.volume import NO_MARGIN, Index, Window, within_margin, without_margin
 
-LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
+LEAST_MOVING_HU = 180.0  # below it, what seems to move is tissue: 2 % of moving calcium is
+LEAST_EXPLAINED = 0.1  # of what moves; a lesion that explains less of it is none
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
 BRIGHTER_HU = 40.0
 SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
@@ -130,9 +131,11 @@ def correct_by_phase(
         motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
         if separator.focuser is not None:
             views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
-            corrected = put_back(block_hu, moving, focus(views, *separator.focuser), motion)
-            explained = explained_share(moving, views[REFOCUSED], motion)
-            return Phased(corrected, moving, motion, explained)
+            still = focus(views, *separator.focuser)
+            explained = explained_share(moving, still, motion)
+            if explained < LEAST_EXPLAINED:
+                return Phased(block_hu, torch.zeros_like(moving), None)
+            return Phased(put_back(block_hu, moving, still, motion), moving, motion, explained)
     explained = explained_by(motion, moving)
     return Phased(in_focus(block_hu, moving, motion), moving, motion, explained)
 
