@@ -196,6 +196,27 @@ def test_the_second_look_replaces_the_lesion() -> None:
     assert 0.5 < result.explained < 0.9  # by the lesion that is put back, 111 HU too bright
 
 
+def test_a_lesion_that_explains_next_to_nothing_is_none() -> None:
+    """A focuser that sees a spot where nothing moves paints it; what moves says otherwise."""
+    motion = drift()
+    seen = tissue() + motion.apply(lesion())
+
+    def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        spot = torch.zeros(len(y), 1, *y.shape[2:])
+        spot[..., 5:8, 5:8] = 300.0
+        return spot
+
+    separator = Separator(lambda *_: torch.zeros(0), 3, focuser=(predict, 3))
+    guess = 3 + 200 * lesion() / 600
+    result = correct_by_phase(
+        seen, tissue(), SearchSettings(start_rad=0.0), torch.Generator().manual_seed(0),
+        guess, separator,
+    )  # fmt: skip
+    assert result.motion is None
+    assert torch.equal(result.corrected_hu, seen)
+    assert not result.moving_hu.any()  # so that a network is not believed either
+
+
 def test_what_the_lesion_does_not_explain_is_left_but_where_it_passes() -> None:
     """Tissue that was taken to move stays; what a wrong motion leaves over goes, but for grain."""
     motion, wrong = drift(), FoundMotion(1.2 * drift().shift_px, 0.0)

@@ -6,12 +6,14 @@ from torch import Tensor
 
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
+    LEAST_MOVING_HU,
     STILL_HU,
     Separator,
     correct_by_phase,
     correct_each,
     correct_without_weights,
     explained_by,
+    find_motion,
     reaching_in,
     separate_by_network,
 )
@@ -180,3 +182,10 @@ def test_a_lesion_that_leaves_its_block_comes_back_whole() -> None:
     )
     errors = [float((one.corrected_hu - still).abs().mean()) for one in (seen, alone)]
     assert errors[0] < 0.5 * errors[1]
+
+
+def test_what_is_too_faint_to_be_calcium_does_not_move() -> None:
+    moving = moved() - tissue()
+    for share, moves in ((1.0, True), (0.9 * LEAST_MOVING_HU / float(moving.max()), False)):
+        motion = find_motion(share * moving, KNOWN_START, generator())
+        assert (motion is not None) == moves
