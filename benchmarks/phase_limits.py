@@ -33,18 +33,15 @@ from prodm.model.phasing import (
     correct_by_phase,
     in_focus,
     put_back,
-    reaching_in,
     separate_by_network,
     settle_block,
 )
 from prodm.model.reading import what_shows
 from prodm.model.search import SearchSettings, search
 from prodm.motion.trajectory import Trajectory
-from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import Pairs
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
-from prodm.volume import within_margin, without_margin
 
 SEARCH = SearchSettings()  # as correct_hu_by_phase has it
 Moving = Callable[[Patch], Tensor]  # what is taken to move
@@ -71,12 +68,7 @@ def main() -> None:
     ).separator
     pairs = Pairs(arguments.pairs)
     patches = load_patches(
-        pairs,
-        "validation",
-        with_calcium=True,
-        count=arguments.n,
-        seed=arguments.seed,
-        margin=MARGIN,
+        pairs, "validation", with_calcium=True, count=arguments.n, seed=arguments.seed
     )
     print("| corrected with | Agatston MAE | grade accuracy | Dice loss | best translation | r |")
     print("|---|---|---|---|---|---|")
@@ -98,8 +90,7 @@ def methods(
 
     def separation(hu: Tensor) -> Separation:
         seen = separate_by_network(hu[None], separator)
-        moving = reaching_in(hu - seen.background_hu[0], within_margin(hu.shape, MARGIN))
-        return Separation(hu - moving, seen.still_hu[0])
+        return Separation(seen.background_hu[0], seen.still_hu[0])
 
     def learnt(patch: Patch) -> Tensor:
         return _hu(patch.moving) - separation(_hu(patch.moving)).background_hu
@@ -208,9 +199,7 @@ def _hu(image: np.ndarray) -> Tensor:
 
 
 def _judged(patch: Patch, hu: Tensor) -> Outcome:
-    still, background = (without_margin(image, MARGIN) for image in (patch.still, patch.background))
-    corrected = without_margin(hu.numpy(), MARGIN)
-    return judge(corrected, measure(still, background, patch.row.spacing_mm))
+    return judge(hu.numpy(), measure(patch.still, patch.background, patch.row.spacing_mm))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,8 @@ from prodm.evaluation.metrics import Outcome, agatston, calcium_mask, measure
 from prodm.evaluation.patches import Selection, select
 from prodm.evaluation.presentation import Section, Table, markdown
 from prodm.evaluation.tables import GROUPINGS
-from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import Pairs, Split
 from prodm.runs import replacing
-from prodm.volume import without_margin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -250,11 +248,9 @@ def correct_again(
     shown: dict[tuple[str, int, int], Shown] = {}
     for blocks in selection.read():
         for motion in blocks.motions:
-            around = selection.read_moving(blocks, motion).astype(np.float32)
-            moving = without_margin(around, MARGIN)
+            moving = selection.read_moving(blocks, motion).astype(np.float32)
             scan_seed = seed_of(seed, blocks.scan, motion.motion, 0)
-            seen = method.of_stored(around)
-            corrected = method.correct(seen, blocks.spacing_mm, scan_seed)
+            corrected = method.correct(moving, blocks.spacing_mm, scan_seed)
             for n, row in enumerate(blocks.rows):
                 key = (row.scan, row.block, motion.motion)
                 if key in wanted:

@@ -15,7 +15,6 @@ three are at right angles to each other: a stack sheared by a tilted gantry is n
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,6 @@ Vector = tuple[float, float, float]
 Direction = tuple[Vector, Vector, Vector]  # three rows
 Window = tuple[slice, slice, slice]
 Hounsfield = NDArray[np.int16 | np.float32]
-Images = TypeVar("Images", bound=Any)  # arrays or tensors
-
-NO_MARGIN: Index = (0, 0, 0)
 
 AXIAL: Direction = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 GRID_TOLERANCE = 0.01  # of a voxel: rounding in headers stays below, a real mismatch above
@@ -267,15 +263,3 @@ def _direction(columns: NDArray[np.float64]) -> Direction:
 
 def _rounded(values: Sequence[float] | NDArray[np.float64]) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
-
-
-def without_margin(images: Images, margin: Index) -> Images:
-    """Return images [..., Z, Y, X] without a margin on each side."""
-    inner: Images = images[(..., *within_margin(images.shape, margin))]
-    return inner
-
-
-def within_margin(shape: Sequence[int], margin: Index) -> Window:
-    """Return the window that a margin on each side leaves of images [..., Z, Y, X]."""
-    z, y, x = (slice(m, n - m) for m, n in zip(margin, shape[-3:], strict=True))
-    return z, y, x

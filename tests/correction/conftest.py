@@ -13,7 +13,7 @@ from prodm.correction.correctors import Identity
 from prodm.correction.geometry import Blocks, SpacingRange, choose_sampling
 from prodm.pairs.blocks import BLOCK_SHAPE
 from prodm.physics import phase
-from prodm.volume import NO_MARGIN, Grid, Index, Vector, Volume
+from prodm.volume import Grid, Vector, Volume
 
 Mask = NDArray[np.bool_]
 
@@ -99,7 +99,6 @@ class Oracle(Identity):
     calibration: None = None
     num_slices: int = 3
     known: SpacingRange = field(default_factory=SpacingRange)
-    margin: Index = NO_MARGIN
     table: dict[bytes, Blocks] = field(default_factory=dict)
 
     def __call__(
@@ -124,10 +123,10 @@ class Oracle(Identity):
             find_candidates(moving, self.moved.heart).mask, sampling, moving.spacing_mm
         )
         both = [
-            np.concatenate([sampling.take(volume.hu, window, margin) for window in plan.windows])
-            for volume, margin in ((moving, self.margin), (still, NO_MARGIN))
+            np.concatenate([sampling.take(volume.hu, window) for window in plan.windows])
+            for volume in (moving, still)
         ]
-        assert both[1].shape[1:] == BLOCK_SHAPE
+        assert both[0].shape[1:] == BLOCK_SHAPE
         return both[0], both[1]
 
 

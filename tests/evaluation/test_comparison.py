@@ -12,13 +12,12 @@ from prodm.evaluation.metrics import judge, measure, summarise
 from prodm.evaluation.patches import Selection, select
 from prodm.evaluation.similarity import ssim
 from prodm.evaluation.tables import band, find_reference, tables_of
-from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import Pairs
-from prodm.volume import Vector, without_margin
+from prodm.volume import Vector
 
 
 def oracle_of(selection: Selection) -> Method:
-    """Return a method that knows the still blocks by their moving ones with their margins."""
+    """Return a method that knows the still blocks by their moving ones."""
     answers = {}
     for blocks in selection.read():
         for motion in blocks.motions:
@@ -29,7 +28,7 @@ def oracle_of(selection: Selection) -> Method:
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         return np.stack([answers[block.tobytes()] for block in blocks]).astype(np.float32)
 
-    return Method("oracle", correct, "prodm", "oracle", margin=MARGIN)
+    return Method("oracle", correct, "prodm", "oracle")
 
 
 def noisy(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
@@ -206,8 +205,7 @@ def test_bands_begin_at_their_edges() -> None:
 def test_the_metrics_of_two_thousand_patches_take_less_than_twenty_seconds(pairs: Pairs) -> None:
     selection = select(pairs)
     blocks = next(selection.read())
-    around = selection.read_moving(blocks, blocks.motions[0]).astype(np.float32)
-    moving = without_margin(around, MARGIN)
+    moving = selection.read_moving(blocks, blocks.motions[0]).astype(np.float32)
     seconds = []
     for _ in range(5):
         started = time.process_time()

@@ -10,7 +10,6 @@ from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.focusing import (
     REFOCUSED,
-    SHOWS_HU,
     VIEWS,
     Focuser,
     focus,
@@ -74,10 +73,8 @@ def test_an_untrained_focuser_leaves_what_was_refocused() -> None:
     views = views_of(drift())
     network = Focuser(NETWORK).eval()
     still = focus(views, lambda y, _: network(y, y, torch.zeros(len(y))), 3)
-    left = float(torch.sigmoid(torch.tensor(2.0))) * views[REFOCUSED]
-    too_faint = left < SHOWS_HU  # to count in the loss
-    assert too_faint.any()
-    torch.testing.assert_close(still, left.masked_fill(too_faint, 0.0), atol=1e-3, rtol=1e-4)
+    share = float(torch.sigmoid(torch.tensor(2.0)))
+    torch.testing.assert_close(still, share * views[REFOCUSED], atol=1e-3, rtol=1e-4)
 
 
 def test_no_grid_of_dots_is_left() -> None:
@@ -193,28 +190,7 @@ def test_the_second_look_replaces_the_lesion() -> None:
     assert float(added[:, :20].abs().max()) < LEFT_HU
     centre = torch.stack([(added[1] * axis).sum() for axis in axes()]) / added[1].sum()
     assert float((centre - 32).abs().max()) < 1.0
-    assert 0.5 < result.explained < 0.9  # by the lesion that is put back, 111 HU too bright
-
-
-def test_a_lesion_that_explains_next_to_nothing_is_none() -> None:
-    """A focuser that sees a spot where nothing moves paints it; what moves says otherwise."""
-    motion = drift()
-    seen = tissue() + motion.apply(lesion())
-
-    def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        spot = torch.zeros(len(y), 1, *y.shape[2:])
-        spot[..., 5:8, 5:8] = 300.0
-        return spot
-
-    separator = Separator(lambda *_: torch.zeros(0), 3, focuser=(predict, 3))
-    guess = 3 + 200 * lesion() / 600
-    result = correct_by_phase(
-        seen, tissue(), SearchSettings(start_rad=0.0), torch.Generator().manual_seed(0),
-        guess, separator,
-    )  # fmt: skip
-    assert result.motion is None
-    assert torch.equal(result.corrected_hu, seen)
-    assert not result.moving_hu.any()  # so that a network is not believed either
+    assert result.explained > 0.9
 
 
 def test_what_the_lesion_does_not_explain_is_left_but_where_it_passes() -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from prodm.model import motions
 from prodm.model.motions import FoundMotion, explained_share, lack_of_peak, place
-from prodm.model.phasing import explained_by
+from prodm.model.phasing import Phased
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
@@ -135,7 +135,7 @@ def test_grain_is_left_out_of_the_image_but_counts_for_what_is_explained() -> No
     far = lesions() < 1
     assert float(refocused[far].sum()) > 10 * float(focused[far].sum())
     assert float(focused.max()) == float(refocused.max())
-    explained = explained_by(motion, moving)
+    explained = Phased(moving, moving, motion).explained
     assert explained == pytest.approx(explained_share(moving, refocused, motion))
     assert explained > explained_share(moving, focused, motion) + 0.05
     rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)

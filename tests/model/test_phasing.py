@@ -6,21 +6,16 @@ from torch import Tensor
 
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
-    LEAST_MOVING_HU,
     STILL_HU,
+    Phased,
     Separator,
     correct_by_phase,
-    correct_each,
     correct_without_weights,
-    explained_by,
-    find_motion,
-    reaching_in,
     separate_by_network,
 )
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
-from prodm.volume import NO_MARGIN, within_margin
 
 KNOWN_START = SearchSettings(start_rad=0.0)
 
@@ -126,9 +121,9 @@ def test_a_lesion_at_rest_stays() -> None:
 
 
 def test_a_wrong_motion_explains_less() -> None:
-    rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
-    moving = moved() - tissue()
-    assert explained_by(drift(), moving) > explained_by(rest, moving)
+    right = Phased(moved(), moved() - tissue(), drift())
+    rest = Phased(moved(), moved() - tissue(), FoundMotion(torch.zeros(NUM_VIEWS), 0.0))
+    assert right.explained > rest.explained
 
 
 def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
@@ -147,45 +142,3 @@ def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     assert float(seen.still_hu[0, 2, 3, 3]) == pytest.approx(0.3 * STILL_HU, abs=0.1)
     assert torch.equal(seen.background_hu[0, 3], blocks[0, 3])  # nothing stands out on it
     assert not seen.still_hu[0, 3].any()
-
-
-def test_what_lies_in_the_margin_alone_does_not_count() -> None:
-    moving = torch.zeros(5, 20, 20)
-    moving[2, 3, 3] = 100.0  # beside the block
-    moving[0, 10, 10] = 100.0  # above it
-    moving[2, 3:7, 14] = torch.tensor([-50.0, 100.0, 80.0, 20.0])  # crosses its face
-    moving[2, 10, 10] = 70.0
-    expected = moving.clone()
-    expected[2, 3, 3] = expected[0, 10, 10] = 0.0
-    assert torch.equal(reaching_in(moving, within_margin(moving.shape, (1, 5, 5))), expected)
-    assert torch.equal(reaching_in(moving, within_margin(moving.shape, NO_MARGIN)), moving)
-
-
-def test_a_lesion_that_leaves_its_block_comes_back_whole() -> None:
-    """Half of it moves beyond the block's face, where only a margin shows it."""
-    margin = (0, 8, 24)
-
-    def knows_all(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        both = (tissue() + 200) / 1000, (lesion() > 60).float()
-        assert len(y) == 3  # slices on which something stands out, all but the ends
-        windows = [image.unfold(0, 3, 1).movedim(-1, 1) for image in both]
-        return torch.cat(windows, dim=1)
-
-    separator = Separator(knows_all, 3)
-    cut = slice(24, 40)
-    still = (tissue() + lesion())[:, 8:56, cut]
-    (seen,) = correct_each(moved()[None], separator, KNOWN_START, generator(), margin)
-    assert seen.corrected_hu.shape == still.shape
-    assert seen.moving_hu.shape == still.shape
-    alone = correct_by_phase(
-        moved()[:, 8:56, cut], tissue()[:, 8:56, cut], KNOWN_START, generator()
-    )
-    errors = [float((one.corrected_hu - still).abs().mean()) for one in (seen, alone)]
-    assert errors[0] < 0.5 * errors[1]
-
-
-def test_what_is_too_faint_to_be_calcium_does_not_move() -> None:
-    moving = moved() - tissue()
-    for share, moves in ((1.0, True), (0.9 * LEAST_MOVING_HU / float(moving.max()), False)):
-        motion = find_motion(share * moving, KNOWN_START, generator())
-        assert (motion is not None) == moves

@@ -86,7 +86,7 @@ def _measure(
         settings, network = corrector.model
         separator = corrector.phases.separator
         clocks = [_Timed(network), _Timed(separator.predict)]
-        phases = Phases(replace(separator, predict=clocks[1]), margin=corrector.margin)
+        phases = Phases(replace(separator, predict=clocks[1]))
         corrector = replace(corrector, model=(settings, clocks[0]), phases=phases)
     volume, region = made_up_scan()
     base_mib = _peak_mib()

@@ -34,9 +34,9 @@ from prodm.correction.trust import (
     unexplained_warnings,
 )
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, cover, inside
+from prodm.pairs.blocks import cover, inside
 from prodm.runs import Progress, no_progress
-from prodm.volume import Hounsfield, Index, Vector, Volume, Window, without_margin
+from prodm.volume import Hounsfield, Index, Vector, Volume, Window
 
 Scorer = Callable[[Volume, Region], Score]
 
@@ -273,11 +273,10 @@ def _changes(
     each other.
     """
     spacing_mm = plan.sampling.spacing_mm(volume.spacing_mm)
-    margin = corrector.margin
-    cuts = [plan.sampling.take(volume.hu, window, margin) for window in plan.windows]
+    cuts = [plan.sampling.take(volume.hu, window) for window in plan.windows]
     blocks = np.concatenate(cuts)
     jobs = np.repeat(np.arange(len(blocks)), drawing.samples)
-    corrected = np.empty((len(jobs), *BLOCK_SHAPE), dtype=np.float32)
+    corrected = np.empty((len(jobs), *blocks.shape[1:]), dtype=np.float32)
     max_blocks = corrector.max_blocks
     seconds = 0.0
     progress(0, len(jobs))
@@ -288,12 +287,12 @@ def _changes(
         started = time.perf_counter()
         outputs = corrector(inputs, spacing_mm, steps=drawing.steps, seed=batch_seed)
         seconds += time.perf_counter() - started
-        corrected[chosen] = outputs - without_margin(inputs, margin)
+        corrected[chosen] = outputs - inputs
         progress(min(start + max_blocks, len(jobs)), len(jobs))
     if not np.isfinite(corrected).all():
         raise ProdmError("the corrector returned values that are not numbers; check its weights")
     per_window = plan.sampling.blocks_per_window
-    parts = corrected.reshape(len(plan.windows), per_window, drawing.samples, *BLOCK_SHAPE)
+    parts = corrected.reshape(len(plan.windows), per_window, drawing.samples, *blocks.shape[1:])
     parts = np.moveaxis(parts, 2, 0)
     return [[plan.sampling.put(window) for window in sample] for sample in parts], seconds
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN, STORED_SHAPE
-from prodm.volume import NO_MARGIN, Index, Vector
+from prodm.volume import Vector
 
 if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
@@ -58,11 +57,6 @@ class Corrector(Protocol):
         ...
 
     @property
-    def margin(self) -> Index:
-        """Voxels (z, y, x) that it looks at beyond each face of a block."""
-        ...
-
-    @property
     def calibration(self) -> Calibration | None:
         """How its samples become an interval of a scan's score, where that was measured."""
         ...
@@ -70,10 +64,7 @@ class Corrector(Protocol):
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
-        """Return the corrected blocks [N, Z, Y, X], in HU.
-
-        They come with the margin and return without it.
-        """
+        """Return the corrected blocks [N, Z, Y, X], in HU."""
         ...
 
 
@@ -87,7 +78,6 @@ class Identity:
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
     max_blocks: int = 64
-    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     def __call__(
@@ -108,7 +98,6 @@ class PhaseCorrector:
     known: SpacingRange = field(default_factory=SpacingRange)
     draws: bool = True  # the search starts at random, where there is no reader
     max_blocks: int = 8
-    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     def __call__(
@@ -117,7 +106,7 @@ class PhaseCorrector:
         """Return the corrected blocks; there are no steps to choose."""
         from prodm.model.phasing import correct_hu_by_phase
 
-        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, margin=self.margin)
+        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +125,13 @@ class NetworkCorrector:
     max_windows: int
     known: SpacingRange = field(default_factory=SpacingRange)
     device: str = "cpu"
-    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     @property
     def max_blocks(self) -> int:
         """Number of blocks whose windows fit together."""
+        from prodm.pairs.blocks import BLOCK_SHAPE
+
         return max(1, self.max_windows // BLOCK_SHAPE[0])
 
     def __call__(
@@ -181,12 +171,6 @@ class ConsistentCorrector:
     draws: bool = True
     max_blocks: int = 8
 
-    @property
-    def margin(self) -> Index:
-        """What the phase looks at beyond a block."""
-        margin: Index = self.phases.margin
-        return margin
-
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
@@ -212,7 +196,7 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
     _check_size(walking, weights.name)
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        phases=Phases(phased.separator, margin=phased.margin),
+        phases=Phases(phased.separator),
         num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),
@@ -258,7 +242,6 @@ def load_phase(
         num_slices,
         _known_spacing(separating.info, separator.name),
         draws="reader" not in helpers,
-        margin=MARGIN,
     )
 
 
@@ -268,13 +251,14 @@ def _all_of(*sha256: str | None) -> str:
 
 
 def _check_size(trained: "Trained", file_name: str) -> None:
+    from prodm.pairs.blocks import BLOCK_SHAPE
+
     divisor = trained.settings.network.divisor
-    for size in (BLOCK_SHAPE[1], STORED_SHAPE[1]):  # without and with the margin
-        if size % divisor:
-            raise ProdmError(
-                f"{file_name} holds a network for images whose size is a multiple of {divisor}, "
-                f"and blocks have {size} pixels a side"
-            )
+    if BLOCK_SHAPE[1] % divisor:
+        raise ProdmError(
+            f"{file_name} holds a network for images whose size is a multiple of {divisor}, and "
+            f"blocks have {BLOCK_SHAPE[1]} pixels a side"
+        )
 
 
 def load_corrector(weights: Path, *, device: str = "cpu") -> Corrector:
@@ -316,6 +300,8 @@ def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose i
     The memory that happens to be free is not asked: batches, and with them the noise that
     each window gets, must be the same on every machine.
     """
+    from prodm.pairs.blocks import BLOCK_SHAPE
+
     num_pixels = BLOCK_SHAPE[1] * BLOCK_SHAPE[2] // network.fold**2
     values = sum(width * num_pixels / 4**level for level, width in enumerate(network.channels))
     held_bytes = 4 * values * 6 * (network.num_res_blocks + 1)

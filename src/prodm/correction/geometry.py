@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, cut, grow
-from prodm.volume import NO_MARGIN, Hounsfield, Index, Vector, Window
+from prodm.pairs.blocks import BLOCK_SHAPE, cut
+from prodm.volume import Hounsfield, Index, Vector, Window
 
 Blocks = NDArray[np.float32]
 EDGE_SAMPLES = 8  # beyond a block, so that its splines do not feel the border
@@ -83,15 +83,9 @@ class Sampling:
         )
         return z, y, x
 
-    def take(self, hu: Hounsfield, window: Window, margin: Index = NO_MARGIN) -> Blocks:
-        """Return the blocks [N, Z, Y, X] of a window, with a margin around each.
-
-        Beyond the scan its edge is repeated. Margins are multiples of ``finer``.
-        """
-        z, y, x = (
-            m * comb // fine for m, comb, fine in zip(margin, self.combs, self.finer, strict=True)
-        )
-        array = _finer(hu, grow(window, (z, y, x)), self.finer)
+    def take(self, hu: Hounsfield, window: Window) -> Blocks:
+        """Return the blocks [N, Z, Y, X] of a window; beyond the scan its edge is repeated."""
+        array = _finer(hu, window, self.finer)
         return np.stack([array[comb] for comb in self._combs()])
 
     def put(self, blocks: Blocks) -> Blocks:

@@ -22,10 +22,8 @@ from prodm.evaluation.methods import Blocks, Method
 from prodm.evaluation.metrics import Outcome, Truth, agatston, invented_lesions, judge, measure
 from prodm.evaluation.patches import ScanBlocks, Selection
 from prodm.evaluation.similarity import ssim
-from prodm.pairs.blocks import MARGIN
 from prodm.pairs.store import BlockRow, MotionRow
 from prodm.runs import Progress, no_progress
-from prodm.volume import without_margin
 
 SAMPLE_QUANTILE = 0.75  # of the calcium in a block: enough to be seen, not the extreme
 
@@ -119,14 +117,14 @@ def compare(
     for blocks in selection.read():
         still = _measure(blocks)
         for motion in blocks.motions:
-            around = selection.read_moving(blocks, motion).astype(np.float32)
+            moving = selection.read_moving(blocks, motion).astype(np.float32)
             _add_cases(comparison, still, motion)
             corrected = {}
             for results in comparison.results:
                 corrected[results.method.name] = _judge_method(
-                    results, still, motion, around, num_samples=num_samples, seed=seed
+                    results, still, motion, moving, num_samples=num_samples, seed=seed
                 )
-                done += len(around)
+                done += len(moving)
                 progress(done, total)
             for n, row in enumerate(blocks.rows):
                 if (row.scan, row.block, motion.motion) in wanted:
@@ -181,23 +179,18 @@ def _judge_method(
     results: MethodResults,
     still: _Still,
     motion: MotionRow,
-    around: Blocks,
+    moving: Blocks,
     *,
     num_samples: int,
     seed: int,
 ) -> Blocks:
-    """Correct and judge the blocks of one scan under one motion; return the first sample.
-
-    They come with their margins, of which a method sees as much as it asks for.
-    """
+    """Correct and judge the blocks of one scan under one motion; return the first sample."""
     blocks, has_calcium = still.blocks, still.blocks.has_calcium
-    moving = without_margin(around, MARGIN)
-    seen = results.method.of_stored(around)
     samples = []
     for sample in range(num_samples if results.method.is_random else 1):
         started = time.perf_counter()
         corrected = results.method.correct(
-            seen, blocks.spacing_mm, seed_of(seed, blocks.scan, motion.motion, sample)
+            moving, blocks.spacing_mm, seed_of(seed, blocks.scan, motion.motion, sample)
         )
         results.seconds += time.perf_counter() - started
         results.num_corrected += len(moving)

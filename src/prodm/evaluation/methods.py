@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import MARGIN
-from prodm.volume import NO_MARGIN, Index, Vector, without_margin
+from prodm.volume import Vector
 
 Blocks = NDArray[np.float32]  # HU [N, Z, Y, X]
 Correct = Callable[[Blocks, Vector, int], Blocks]  # (blocks, spacing_mm, seed) -> corrected
@@ -53,15 +52,9 @@ class Method:
     source: str
     sha256: str | None = None
     is_random: bool = False  # whether another seed gives another answer
-    margin: Index = NO_MARGIN  # that blocks come with, and return without
     calls: CallCount | None = None
     info: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)  # for patch and scan
-
-    def of_stored(self, blocks: Blocks) -> Blocks:
-        """Return stored blocks with as much of their margins as this method looks at."""
-        z, y, x = (all_of - own for all_of, own in zip(MARGIN, self.margin, strict=True))
-        return without_margin(blocks, (z, y, x))
 
 
 def leave_alone(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
@@ -83,7 +76,7 @@ def of_corrector(name: str) -> Method:
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         return corrector(blocks, spacing_mm, steps=None, seed=seed)
 
-    return Method(name, correct, name, name, corrector.sha256, corrector.draws, corrector.margin)
+    return Method(name, correct, name, name, corrector.sha256, corrector.draws)
 
 
 # A method without weights enters every table by one line here.
@@ -202,11 +195,6 @@ class MethodCorrector:
         """Whether its answer depends on the seed."""
         return self.method.is_random
 
-    @property
-    def margin(self) -> Index:
-        """What it looks at beyond a block."""
-        return self.method.margin
-
     def __call__(
         self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
     ) -> Blocks:
@@ -281,7 +269,6 @@ def _phased(files: list[Path], name: str, source: str) -> Method:
         source=source,
         sha256=corrector.sha256,
         is_random=corrector.draws,
-        margin=corrector.margin,
         info={"num_slices": corrector.num_slices},
     )
 
@@ -305,7 +292,6 @@ def _consistent(files: list[Path], name: str, source: str, num_jumps: int | None
         source=source,
         sha256=corrector.sha256,
         is_random=True,
-        margin=corrector.margin,
         calls=lambda: counted.count,
         info={"num_slices": settings.network.num_slices},
         calibration=_calibration(load_info(files[0]), source),

@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure
-from prodm.pairs.blocks import MARGIN
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
 from prodm.pairs.store import BlockRow, MotionRow, Pairs, Split
-from prodm.volume import NO_MARGIN, Index, Vector, without_margin
+from prodm.volume import Index, Vector
 
 Correct = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # HU [N, Z, Y, X] -> the same
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """One block, still and as one motion shows it; HU [Z, Y, X]."""
+    """One block without its margin, still and as one motion shows it; HU [Z, Y, X]."""
 
     row: BlockRow
     motion: MotionRow
@@ -27,20 +28,9 @@ class Patch:
 
 
 def load_patches(
-    pairs: Pairs,
-    split: Split,
-    *,
-    with_calcium: bool,
-    count: int | None = None,
-    seed: int = 0,
-    margin: Index = NO_MARGIN,
+    pairs: Pairs, split: Split, *, with_calcium: bool, count: int | None = None, seed: int = 0
 ) -> list[Patch]:
-    """Read the patches of one part, or ``count`` of them drawn at random.
-
-    ``margin`` is how much they keep of the margin that stored blocks have.
-    """
-    dz, dy, dx = (all_of - kept for all_of, kept in zip(MARGIN, margin, strict=True))
-    left_out = (dz, dy, dx)
+    """Read the patches of one part, or ``count`` of them drawn at random."""
     motions = _motions_by_scan(pairs)
     choices = [
         (row, motion)
@@ -56,16 +46,16 @@ def load_patches(
         row, motion = choices[index]
         if (row.calcium_voxels > 0) != with_calcium:
             continue
-        calcium = without_margin(pairs.read("calcium", row), MARGIN)
+        calcium = _inner(pairs.read("calcium", row))
         if bool(calcium.any()) != with_calcium:
             continue
         patches.append(
             Patch(
                 row,
                 motion,
-                without_margin(pairs.read("still", row), left_out),
-                without_margin(pairs.read("background", row), left_out),
-                without_margin(pairs.read_moving(row, motion.motion), left_out),
+                _inner(pairs.read("still", row)),
+                _inner(pairs.read("background", row)),
+                _inner(pairs.read_moving(row, motion.motion)),
             )
         )
     if not patches:
@@ -138,21 +128,18 @@ class Selection:
         """Read one scan after the other."""
         for scan, motions in self.motions.items():
             rows = self.rows[scan]
-            still, background, calcium = (
-                np.stack([without_margin(self.pairs.read(name, row), MARGIN) for row in rows])
-                for name in ("still", "background", "calcium")
-            )
+            calcium = [_inner(self.pairs.read("calcium", row)) for row in rows]
             yield ScanBlocks(
                 rows,
                 motions,
-                still,
-                background,
+                np.stack([_inner(self.pairs.read("still", row)) for row in rows]),
+                np.stack([_inner(self.pairs.read("background", row)) for row in rows]),
                 tuple(bool(labels.any()) for labels in calcium),
             )
 
     def read_moving(self, blocks: ScanBlocks, motion: MotionRow) -> NDArray[np.int16]:
-        """Return all blocks [N, Z, Y, X] of a scan, with margins, as one motion shows them."""
-        return np.stack([self.pairs.read_moving(row, motion.motion) for row in blocks.rows])
+        """Return all blocks [N, Z, Y, X] of a scan as one motion shows them."""
+        return np.stack([_inner(self.pairs.read_moving(row, motion.motion)) for row in blocks.rows])
 
 
 def select(
@@ -205,3 +192,9 @@ def _motions_by_scan(pairs: Pairs) -> dict[str, list[MotionRow]]:
     for motion in pairs.motions:
         motions.setdefault(motion.scan, []).append(motion)
     return motions
+
+
+def _inner(block: NDArray[Any]) -> NDArray[Any]:
+    """Cut off the margin of a stored block."""
+    window = tuple(slice(m, m + n) for m, n in zip(MARGIN, BLOCK_SHAPE, strict=True))
+    return block[window]

@@ -10,8 +10,8 @@ rigid. So after each network call the estimate x0^ and the observation y are bro
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
 where no motion explains what is seen. It also rises where x0^ has more calcium than moves, since a
 motion keeps the sum: a network that paints is not believed. Windows of one block share its motion.
-A block stays as it is, whatever the network would paint into it, where the separator sees nothing
-move, where the motion is rest, and where the lesion explains next to nothing of what moves.
+A block in which the separator sees nothing move, or whose motion is rest, stays as it is, whatever
+the network would paint into it.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import (
+    LEAST_MOVING_HU,
     Phased,
     Separator,
     correct_each,
@@ -34,12 +35,10 @@ from prodm.model.phasing import (
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
-from prodm.volume import NO_MARGIN, Index, without_margin
 
 MOST_BLOCKS = 16  # that are walked together
 MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
-TRUSTED = (0.1, 0.3)  # share explained at which the phase begins to count, and counts fully
-PAINTED_HU = 60.0  # over tissue: what counts as calcium that a network wants
+TRUSTED = (0.1, 0.5)  # share explained at which the phase begins to count, and counts fully
 
 
 @dataclass(eq=False)
@@ -82,7 +81,7 @@ def _belief(change_hu: Tensor, phased: Phased) -> Tensor:
     It is the calcium that moves over the calcium that there would be, where that is more.
     """
     over_tissue = phased.moving_hu + change_hu
-    painted = over_tissue[over_tissue > PAINTED_HU].sum()
+    painted = over_tissue[over_tissue > LEAST_MOVING_HU].sum()
     moving: Tensor = phased.moving_hu.clamp(min=0).sum()
     return (moving / painted.clamp(min=1)).clamp(max=1)
 
@@ -97,27 +96,18 @@ def _share(phased: Phased) -> float:
 class Phases:
     """Blocks corrected by phase, each once while it is remembered: its samples share a motion."""
 
-    def __init__(
-        self,
-        separator: Separator,
-        search: SearchSettings | None = None,
-        margin: Index = NO_MARGIN,
-    ) -> None:
+    def __init__(self, separator: Separator, search: SearchSettings | None = None) -> None:
         self.separator = separator
-        self.margin = margin
         self._search = SearchSettings() if search is None else search
         self._known: dict[bytes, Phased] = {}
 
     def __call__(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
-        """Return the phases of blocks [N, Z, Y, X], which come with the margin.
-
-        The generator is for motions that are drawn.
-        """
+        """Return the phases of blocks [N, Z, Y, X]; the generator is for motions that are drawn."""
         if self.separator.reader is None:
-            return correct_each(blocks_hu, self.separator, self._search, generator, self.margin)
+            return correct_each(blocks_hu, self.separator, self._search, generator)
         keys = [hashlib.sha256(block.numpy().tobytes()).digest() for block in blocks_hu]
         new = [n for n, key in enumerate(keys) if key not in self._known and key not in keys[:n]]
-        phased = correct_each(blocks_hu[new], self.separator, self._search, generator, self.margin)
+        phased = correct_each(blocks_hu[new], self.separator, self._search, generator)
         self._known.update({keys[n]: one for n, one in zip(new, phased, strict=True)})
         answer = [self._known[key] for key in keys]
         for old in list(self._known)[:-MOST_REMEMBERED]:
@@ -135,15 +125,13 @@ def correct_consistently(
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
 
-    ``model`` is a trained network that walks, with its settings. Blocks come with the margin of
-    ``phases`` and return without it; the network sees none of it.
+    ``model`` is a trained network that walks, with its settings.
     """
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
-    for around in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        phased = phases(around, generator)
-        blocks = without_margin(around, phases.margin)
+    for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
+        phased = phases(blocks, generator)
         image, num_slices = normalise(blocks), settings.network.num_slices
         wanted = may_hold_calcium(image)
         if not wanted.any():

@@ -30,7 +30,7 @@ from prodm.model.network import NetworkSettings, folded_unet
 from prodm.model.sampler import slice_windows
 
 VIEWS = ("seen", "moving", "undone", "refocused", "odds")
-MOVING, REFOCUSED = VIEWS.index("moving"), VIEWS.index("refocused")
+REFOCUSED = VIEWS.index("refocused")
 LOWEST_HU = torch.tensor([-200.0, -300.0, -300.0, 0.0, 0.0])  # of each view; networks see no less
 HIGHEST_HU = torch.tensor([800.0, 1200.0, 1200.0, 1500.0, 1.0])  # and no more
 SCALE_HU = torch.tensor([500.0, 500.0, 500.0, 500.0, 1.0])  # odds have no unit
@@ -114,18 +114,11 @@ def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:
 
 
 def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> Tensor:
-    """Return the calcium at rest [Z, Y, X] that a trained focuser sees, in HU.
-
-    There is none in slices in which nothing moves, nor where it is too faint to count in the loss.
-    """
+    """Return the calcium at rest [Z, Y, X] that a trained focuser sees, in HU."""
     depth = views.shape[1]
     windows = slice_windows(views, num_slices).reshape(len(views), depth, -1, *views.shape[2:])
-    calcium = torch.zeros_like(views[MOVING])
-    looked_at = views[MOVING].flatten(1).any(dim=1)
-    if looked_at.any():
-        shown = windows[:, looked_at].transpose(0, 1).flatten(1, 2)
-        calcium[looked_at] = predict(shown, torch.Generator())[:, 0]  # a focuser draws nothing
-    return torch.where(calcium > SHOWS_HU, calcium, 0.0)
+    seen: Tensor = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # no draws
+    return seen[:, 0]
 
 
 def focusing_loss(calcium_hu: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Parts]:

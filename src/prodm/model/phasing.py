@@ -34,17 +34,15 @@ from torch.nn import functional
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.focusing import focus, look_again
+from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
 from prodm.model.placing import odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
-from prodm.volume import NO_MARGIN, Index, Window, within_margin, without_margin
 
-LEAST_MOVING_HU = 180.0  # below it, what seems to move is tissue: 2 % of moving calcium is
-LEAST_EXPLAINED = 0.1  # of what moves; a lesion that explains less of it is none
+LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
 BRIGHTER_HU = 40.0
 SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
@@ -70,14 +68,17 @@ class Phased:
     corrected_hu: Tensor
     moving_hu: Tensor  # what was taken to move
     motion: FoundMotion | None  # None where nothing was found to move
-    explained: float = 1.0  # share of what moves that the motion of its focused part explains
+    refocused_hu: Tensor | None = None  # what moves, in focus, where that is known already
 
-    def without_margin(self, margin: Index) -> "Phased":
-        """Return the same without a margin on each side."""
-        corrected, moving = (
-            without_margin(image, margin) for image in (self.corrected_hu, self.moving_hu)
-        )
-        return replace(self, corrected_hu=corrected, moving_hu=moving)
+    @property
+    def explained(self) -> float:
+        """Share of what moves that the motion of its focused, positive part explains."""
+        if self.motion is None:
+            return 1.0
+        still = self.refocused_hu
+        if still is None:
+            still = self.motion.refocus(self.moving_hu).clamp(min=0)
+        return explained_share(self.moving_hu, still, self.motion)
 
 
 @dataclass(frozen=True)
@@ -127,22 +128,14 @@ def correct_by_phase(
     motion = find_motion(moving, settings, generator, guess_hu, separator)
     if motion is None:
         return Phased(block_hu, torch.zeros_like(moving), None)
-    if not motion.is_rest and guess_hu is not None and separator is not None:
-        motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
-        if separator.focuser is not None:
-            views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
-            still = focus(views, *separator.focuser)
-            explained = explained_share(moving, still, motion)
-            if explained < LEAST_EXPLAINED:
-                return Phased(block_hu, torch.zeros_like(moving), None)
-            return Phased(put_back(block_hu, moving, still, motion), moving, motion, explained)
-    explained = explained_by(motion, moving)
-    return Phased(in_focus(block_hu, moving, motion), moving, motion, explained)
-
-
-def explained_by(motion: FoundMotion, moving_hu: Tensor) -> float:
-    """Share of what moves [Z, Y, X] that the motion of its focused, positive part explains."""
-    return explained_share(moving_hu, motion.refocus(moving_hu).clamp(min=0), motion)
+    if motion.is_rest or guess_hu is None or separator is None:
+        return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
+    if separator.focuser is None:
+        return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
+    still = focus(views, *separator.focuser)
+    return Phased(put_back(block_hu, moving, still, motion), moving, motion, views[REFOCUSED])
 
 
 def find_motion(
@@ -226,9 +219,8 @@ def correct_without_weights(
         behind = _median(hu - seen.numpy(), BEHIND_PX)
         moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
         motion = search(moving, settings, generator)[0]
-    explained = explained_by(motion, moving)
-    corrected = in_focus(block_hu, moving, motion, trust(explained, TRUSTED_ALONE))
-    return Phased(corrected, moving, motion, explained)
+    share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
+    return Phased(in_focus(block_hu, moving, motion, share), moving, motion)
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:
@@ -249,53 +241,33 @@ def correct_hu_by_phase(
     *,
     seed: int,
     settings: SearchSettings | None = None,
-    margin: Index = NO_MARGIN,
 ) -> NDArray[np.float32]:
     """Correct blocks [N, Z, Y, X] in HU, each with a motion of its own.
 
-    Without a ``separator`` it does without weights. Blocks come with a ``margin`` and return
-    without it.
+    Without a ``separator`` it does without weights.
     """
     settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.from_numpy(blocks_hu)
     if separator is None:
-        phased = [
-            correct_without_weights(block, settings, generator).without_margin(margin)
-            for block in blocks
-        ]
+        phased = [correct_without_weights(block, settings, generator) for block in blocks]
     else:
-        phased = correct_each(blocks, separator, settings, generator, margin)
+        phased = correct_each(blocks, separator, settings, generator)
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
 
 
 def correct_each(
-    blocks_hu: Tensor,
-    separator: Separator,
-    settings: SearchSettings,
-    generator: torch.Generator,
-    margin: Index = NO_MARGIN,
+    blocks_hu: Tensor, separator: Separator, settings: SearchSettings, generator: torch.Generator
 ) -> list[Phased]:
-    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it.
-
-    In a ``margin``, which they come with and return without, what reaches into the block counts
-    with it: a motion is known from all of what moves. What does not may have another motion.
-    """
+    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it."""
     seen = separate_by_network(blocks_hu, separator)
-    phased = []
-    for block, background, still in zip(blocks_hu, seen.background_hu, seen.still_hu, strict=True):
-        behind = block - reaching_in(block - background, within_margin(block.shape, margin))
-        one = correct_by_phase(block, behind, settings, generator, still, separator)
-        phased.append(one.without_margin(margin))
-    return phased
-
-
-def reaching_in(moving_hu: Tensor, window: Window) -> Tensor:
-    """Return what moves [Z, Y, X] without the pieces that lie outside of a window."""
-    pieces, _ = ndimage.label((moving_hu != 0).numpy())
-    reached = np.unique(pieces[window])
-    return moving_hu * torch.from_numpy(np.isin(pieces, reached[reached > 0]))
+    return [
+        correct_by_phase(block, background, settings, generator, still, separator)
+        for block, background, still in zip(
+            blocks_hu, seen.background_hu, seen.still_hu, strict=True
+        )
+    ]
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:

@@ -2,8 +2,7 @@
 
 A network sees blocks of 64 × 64 pixels and 16 slices. Calcium should lie well inside its
 block, so windows are laid over the calcium with a border to spare, as few of them as a greedy
-cover finds. Stored blocks carry a margin besides, from which training crops at random offsets and
-in which a correction may look for what moves across the faces of its block.
+cover finds. Stored blocks carry a margin besides, from which training crops at random offsets.
 """
 
 from typing import Any

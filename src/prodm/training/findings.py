@@ -16,8 +16,7 @@ longer than learning from it, so that what was found is kept, one file for each:
 ``still`` and ``background`` are in the frame of the motion that was found, whose place may be
 wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
 is a whole number of pixels off, and the truth is cut out as many pixels off. Only slices with
-calcium are kept, and one more on either side. As in a correction, motions are found with the margin
-around a block, which is not kept. What is found depends on the seed and the number of
+calcium are kept, and one more on either side. What is found depends on the seed and the number of
 the file alone, so that files may be made in any order, by several processes, and after a kill the
 missing ones.
 """
@@ -42,13 +41,7 @@ from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion, place
-from prodm.model.phasing import (
-    STILL_HU,
-    Separator,
-    find_motion,
-    reaching_in,
-    separate_by_network,
-)
+from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
 from prodm.model.placing import log_density, place_of
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
@@ -200,32 +193,30 @@ def find(
         tissue = carried_along(background, calcium, true)
     moved = tissue + true.apply(calcium)
     margin = np.array(MARGIN[1:])
-    y, x = (int(n) for n in rng.integers(LEAST_BORDER_PX, 2 * margin - LEAST_BORDER_PX + 1))
-    depth, height, width = BLOCK_SHAPE
-    slices = slice(MARGIN[0], MARGIN[0] + depth)
-    window = (slices, slice(y, y + height), slice(x, x + width))
+    y, x = rng.integers(LEAST_BORDER_PX, 2 * margin - LEAST_BORDER_PX + 1)
 
-    def cut(image: torch.Tensor, off_px: tuple[int, int]) -> torch.Tensor:
+    def cut(image: torch.Tensor, off_px: tuple[int, int] = (0, 0)) -> torch.Tensor:
         padded = np.pad(image.numpy(), ((0, 0), *[(MOST_OFF_PX,) * 2] * 2), mode="edge")
         top, left = (n + MOST_OFF_PX + off for n, off in zip((y, x), off_px, strict=True))
+        depth, height, width = BLOCK_SHAPE
+        slices = slice(MARGIN[0], MARGIN[0] + depth)
         return torch.from_numpy(padded[slices, top : top + height, left : left + width].copy())
 
-    parts = separate_by_network(moved[None], separator)
-    moving = reaching_in(moved - parts.background_hu[0], window)
-    odds = parts.still_hu[0] / STILL_HU
+    seen = cut(moved)
+    parts = separate_by_network(seen[None], separator)
+    moving, odds = seen - parts.background_hu[0], parts.still_hu[0] / STILL_HU
     generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
     motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
     if motion is None or motion.is_rest:
         return None
-    resting = calcium if calcium.any() else moving
+    resting = cut(calcium) if calcium.any() else moving
     off = place_of(motion) - place_of(place(motion, moving, resting))
     whole = off.round()
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
     motion = motion.translated(*(whole - off).tolist())
-    views = look_again(moved, moving, odds, motion)
-    without_lesion = clean(moved, views[REFOCUSED], motion)[window]
-    views = views[(slice(None), *window)]
+    views = look_again(seen, moving, odds, motion)
+    without_lesion = clean(seen, views[REFOCUSED], motion)
     views[VIEWS.index("odds")] /= ODDS_UNIT
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
