@@ -104,3 +104,16 @@ def test_a_damaged_member_is_named(tmp_path: Path, write_ct_series: WriteSeries)
     (tmp_path / "s.zip").write_bytes(content)
     with pytest.raises(ProdmError, match=rf"{files[0].name} in .*s.zip"):
         read_scan(tmp_path / "s.zip")
+
+
+def test_an_unknown_method_of_packing_is_told_from_damage(tmp_path: Path) -> None:
+    """Windows packs large folders by Deflate64, method 9, which Python cannot unpack."""
+    path = tmp_path / "scan.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("IM1.dcm", bytes(100))
+    packed = bytearray(path.read_bytes())
+    for header, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        packed[packed.index(header) + offset] = 9
+    path.write_bytes(packed)
+    with pytest.raises(ProdmError, match="method of packing is not known here; unpack the zip"):
+        read_scan(path)

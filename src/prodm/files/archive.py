@@ -46,7 +46,12 @@ class FileSet:
             file = self.archive.open(name) if self.archive else self.path(name).open("rb")
         except OSError as error:
             raise ProdmError(f"cannot read {self.label(name)}: {error.strerror}") from error
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        except NotImplementedError as error:  # such as Deflate64, which Windows uses for large ones
+            raise ProdmError(
+                f"cannot unpack {self.label(name)}: its method of packing is not known here; "
+                "unpack the zip first"
+            ) from error
+        except (zipfile.BadZipFile, RuntimeError) as error:
             raise ProdmError(f"cannot unpack {self.label(name)}: the zip is damaged") from error
         with file:
             yield file
