@@ -13,6 +13,7 @@ from prodm.correction.correctors import Identity
 from prodm.correction.geometry import Blocks, SpacingRange, choose_sampling
 from prodm.pairs.blocks import BLOCK_SHAPE
 from prodm.physics import phase
+from prodm.runs import Progress, no_progress
 from prodm.volume import Grid, Vector, Volume
 
 Mask = NDArray[np.bool_]
@@ -95,14 +96,19 @@ class Oracle(Identity):
     moved: Moved | None = None
     name: str = "oracle"
     sha256: str | None = "0" * 64
-    max_blocks: int = 3
     calibration: None = None
     num_slices: int = 3
     known: SpacingRange = field(default_factory=SpacingRange)
     table: dict[bytes, Blocks] = field(default_factory=dict)
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         return np.stack([self._truth(block) for block in blocks_hu])
 

@@ -13,6 +13,7 @@ from prodm.correction.correct import make_plan
 from prodm.correction.geometry import Blocks, Sampling, SpacingRange
 from prodm.errors import ProdmError
 from prodm.pairs.blocks import inside
+from prodm.runs import Progress, no_progress
 from prodm.volume import Vector
 
 SPACINGS_MM = [(3.0, 0.6, 0.6), (3.0, 1.2, 1.2), (1.0, 0.6, 0.6), (5.6, 0.6, 0.6)]
@@ -25,14 +26,19 @@ class Drawn(Identity):
     name: str = "drawn"
     sha256: str | None = "ab" * 32
     draws: bool = True
-    max_blocks: int = 4
     calibration: None = None
     noise_hu: float = 30.0
     constant_hu: float = 0.0
     calls: list[int] = field(default_factory=list)
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         self.calls.append(len(blocks_hu))
         noise = np.random.default_rng(seed).normal(0, self.noise_hu, blocks_hu.shape)
@@ -46,7 +52,13 @@ class Deleting(Identity):
     name: str = "deleting"
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         return np.minimum(blocks_hu, np.float32(60))
 
@@ -210,7 +222,7 @@ def test_samples_give_an_interval_around_the_score_of_the_image(moved: Any) -> N
     assert result.after.agatston == sorted(result.spread.scores)[2]
     assert score(result.volume, moved.heart).agatston == result.after.agatston
     assert sum(result.spread.grade_probabilities.values()) == pytest.approx(1)
-    assert corrector.calls == [4, 4, 4, 3]  # three blocks, five samples, four at a time
+    assert corrector.calls == [3] * 5  # all blocks of the scan together, once a sample
 
 
 def test_the_parts_of_the_score_sum_to_the_whole(moved: Any, oracle: Any) -> None:  # noqa: ANN401
@@ -241,7 +253,7 @@ def test_progress_counts_blocks(moved: Any) -> None:  # noqa: ANN401
         samples=2,
         progress=lambda done, total: seen.append((done, total)),
     )
-    assert seen == [(0, 6), (4, 6), (6, 6)]
+    assert seen == [(0, 6), (3, 6), (6, 6)]
 
 
 def test_a_corrector_that_breaks_is_refused(moved: Any) -> None:  # noqa: ANN401

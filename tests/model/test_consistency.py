@@ -127,14 +127,15 @@ def test_trust_grows_with_what_is_explained() -> None:
     assert shares[-1] == pytest.approx(1.0)
 
 
-def test_samples_of_a_block_share_its_motion() -> None:
-    """With a reader the phase of a block is worked out once, whatever else is corrected with it."""
+def test_samples_of_a_scan_share_its_motions() -> None:
+    """With a reader the phases of a scan are worked out once, whatever was drawn before."""
     count = 0
 
     def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         nonlocal count
         count += len(y)
-        return torch.cat([of_seen_slices(tissue(), moved())[: len(y)], torch.zeros_like(y)], dim=1)
+        behind = of_seen_slices(tissue(), moved())
+        return torch.cat([behind.repeat(2, 1, 1, 1)[: len(y)], torch.zeros_like(y)], dim=1)
 
     def read(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         angles = angles_rad()
@@ -143,14 +144,15 @@ def test_samples_of_a_block_share_its_motion() -> None:
 
     phases = Phases(Separator(predict, 3, reader=(read, 3)), SEARCH)
     generator = torch.Generator().manual_seed(0)
-    first, again = phases(torch.stack([moved(), moved()]), generator)
+    scan = torch.stack([moved(), moved()])
+    first, second = phases(scan, generator)
     num_slices = count
-    (later,) = phases(moved()[None], generator)
-    assert again is first
-    assert later is first
+    assert phases(scan, generator)[0] is first
     assert count == num_slices > 0
+    assert first.motion is not None
+    assert first.motion is second.motion
     assert error(first.corrected_hu) < error(moved())
-    phases((moved() + 1)[None], generator)
+    phases(scan + 1, generator)
     assert count == 2 * num_slices
-    (elsewhere,) = Phases(phases.separator, SEARCH)(moved()[None], generator)
-    assert torch.equal(elsewhere.corrected_hu, first.corrected_hu)  # whatever was drawn before
+    (elsewhere, _) = Phases(phases.separator, SEARCH)(scan, generator)
+    assert torch.equal(elsewhere.corrected_hu, first.corrected_hu)

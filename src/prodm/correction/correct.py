@@ -269,31 +269,29 @@ def _changes(
 ) -> tuple[list[list[Blocks]], float]:
     """Return, for each sample, the change of each window [Z, Y, X], and the time it took.
 
-    All windows of all samples go through the corrector in batches, the samples of a block after
-    each other.
+    All blocks of the scan go to the corrector together, once for each sample.
     """
     spacing_mm = plan.sampling.spacing_mm(volume.spacing_mm)
-    cuts = [plan.sampling.take(volume.hu, window) for window in plan.windows]
-    blocks = np.concatenate(cuts)
-    jobs = np.repeat(np.arange(len(blocks)), drawing.samples)
-    corrected = np.empty((len(jobs), *blocks.shape[1:]), dtype=np.float32)
-    max_blocks = corrector.max_blocks
-    seconds = 0.0
-    progress(0, len(jobs))
-    for batch, start in enumerate(range(0, len(jobs), max_blocks)):
-        chosen = slice(start, start + max_blocks)
-        batch_seed = int(np.random.SeedSequence([drawing.seed, batch]).generate_state(1)[0])
-        inputs = blocks[jobs[chosen]]
-        started = time.perf_counter()
-        outputs = corrector(inputs, spacing_mm, steps=drawing.steps, seed=batch_seed)
-        seconds += time.perf_counter() - started
-        corrected[chosen] = outputs - inputs
-        progress(min(start + max_blocks, len(jobs)), len(jobs))
+    blocks = np.concatenate([plan.sampling.take(volume.hu, window) for window in plan.windows])
+    corrected = np.empty((drawing.samples, *blocks.shape), dtype=np.float32)
+    total = drawing.samples * len(blocks)
+    started = time.perf_counter()
+    for sample in range(drawing.samples):
+        before = sample * len(blocks)
+
+        def report(done: int, _: int, before: int = before) -> None:
+            progress(before + done, total)
+
+        report(0, total)
+        seed = int(np.random.SeedSequence([drawing.seed, sample]).generate_state(1)[0])
+        outputs = corrector(blocks, spacing_mm, steps=drawing.steps, seed=seed, progress=report)
+        corrected[sample] = outputs - blocks
+    progress(total, total)
+    seconds = time.perf_counter() - started
     if not np.isfinite(corrected).all():
         raise ProdmError("the corrector returned values that are not numbers; check its weights")
     per_window = plan.sampling.blocks_per_window
-    parts = corrected.reshape(len(plan.windows), per_window, drawing.samples, *blocks.shape[1:])
-    parts = np.moveaxis(parts, 2, 0)
+    parts = corrected.reshape(drawing.samples, len(plan.windows), per_window, *blocks.shape[1:])
     return [[plan.sampling.put(window) for window in sample] for sample in parts], seconds
 
 

@@ -1,7 +1,7 @@
 """What corrects blocks: one calling convention for networks, physics and test doubles.
 
-A corrector maps blocks [N, Z, Y, X] in HU to corrected ones. It knows nothing of scans, and the
-scan's plumbing knows nothing of it but the facts below.
+A corrector maps the blocks [N, Z, Y, X] of a scan, in HU, to corrected ones. It knows nothing of
+how they were cut and will be put back, and that plumbing nothing of it but the facts below.
 """
 
 import hashlib
@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.errors import ProdmError
+from prodm.runs import Progress, no_progress
 from prodm.volume import Vector
 
 if TYPE_CHECKING:
@@ -52,19 +55,23 @@ class Corrector(Protocol):
         ...
 
     @property
-    def max_blocks(self) -> int:
-        """Number of blocks to hand over in one call; the same on every machine."""
-        ...
-
-    @property
     def calibration(self) -> Calibration | None:
         """How its samples become an interval of a scan's score, where that was measured."""
         ...
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
-        """Return the corrected blocks [N, Z, Y, X], in HU."""
+        """Return the corrected blocks [N, Z, Y, X], in HU; all blocks of a scan come together.
+
+        ``progress`` is called with (blocks done, blocks in all) where that takes long.
+        """
         ...
 
 
@@ -77,11 +84,16 @@ class Identity:
     draws: bool = False
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
-    max_blocks: int = 64
     calibration: Calibration | None = None
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         """Return the blocks as they are."""
         return blocks_hu
@@ -97,16 +109,21 @@ class PhaseCorrector:
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
     draws: bool = True  # the search starts at random, where there is no reader
-    max_blocks: int = 8
     calibration: Calibration | None = None
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         """Return the corrected blocks; there are no steps to choose."""
         from prodm.model.phasing import correct_hu_by_phase
 
-        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed)
+        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +144,14 @@ class NetworkCorrector:
     device: str = "cpu"
     calibration: Calibration | None = None
 
-    @property
-    def max_blocks(self) -> int:
-        """Number of blocks whose windows fit together."""
-        from prodm.pairs.blocks import BLOCK_SHAPE
-
-        return max(1, self.max_windows // BLOCK_SHAPE[0])
-
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         """Return the corrected blocks; the same seed and blocks give the same answer."""
         import torch
@@ -144,17 +160,22 @@ class NetworkCorrector:
         from prodm.model.sampler import correct_blocks
 
         generator = torch.Generator().manual_seed(seed)
-        moving = torch.from_numpy(blocks_hu).to(self.device)
-        image = normalise(moving)
-        with torch.inference_mode():
-            corrected = correct_blocks(
-                lambda windows: self.predict(windows, generator, steps),
-                image,
-                self.num_slices,
-                self.max_windows,
-            )
-            hu: Blocks = (moving + (to_hu(corrected) - to_hu(image))).cpu().numpy()
-        return hu
+        at_once = max(1, self.max_windows // blocks_hu.shape[1])
+        corrected_hu = np.empty_like(blocks_hu)
+        for first in range(0, len(blocks_hu), at_once):
+            part = slice(first, first + at_once)
+            moving = torch.from_numpy(blocks_hu[part]).to(self.device)
+            image = normalise(moving)
+            with torch.inference_mode():
+                corrected = correct_blocks(
+                    lambda windows: self.predict(windows, generator, steps),
+                    image,
+                    self.num_slices,
+                    self.max_windows,
+                )
+            corrected_hu[part] = (moving + (to_hu(corrected) - to_hu(image))).cpu().numpy()
+            progress(min(first + at_once, len(blocks_hu)), len(blocks_hu))
+        return corrected_hu
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +190,22 @@ class ConsistentCorrector:
     known: SpacingRange = field(default_factory=SpacingRange)
     calibration: Calibration | None = None  # of the score of a scan
     draws: bool = True
-    max_blocks: int = 8
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         """Return the corrected blocks; the same seed and blocks give the same answer."""
         from prodm.model.consistency import correct_consistently
 
-        return correct_consistently(blocks_hu, self.model, self.phases, seed=seed, num_jumps=steps)
+        return correct_consistently(
+            blocks_hu, self.model, self.phases, seed=seed, num_jumps=steps, progress=progress
+        )
 
 
 def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
+from prodm.runs import Progress, no_progress
 from prodm.volume import Vector
 
 Blocks = NDArray[np.float32]  # HU [N, Z, Y, X]
@@ -176,7 +177,6 @@ class MethodCorrector:
 
     method: Method
     num_slices: int = 1
-    max_blocks: int = 16
     calibration: Calibration | None = None
     known: SpacingRange = field(default_factory=SpacingRange)
 
@@ -196,7 +196,13 @@ class MethodCorrector:
         return self.method.is_random
 
     def __call__(
-        self, blocks_hu: Blocks, spacing_mm: Vector, *, steps: int | None, seed: int
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
     ) -> Blocks:
         """Return the corrected blocks [N, Z, Y, X], in HU."""
         return self.method.correct(blocks_hu, spacing_mm, seed)

@@ -37,14 +37,18 @@ def validator(
     def validate(predict: Predict, num_slices: int) -> dict[str, float]:
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
             if method == "separator":
-                return correct_hu_by_phase(moving_hu, Separator(predict, num_slices), seed=seed)
+                return one_by_one(moving_hu, Separator(predict, num_slices))
             if method == "focuser" and separator is not None:
-                focusing = replace(separator, focuser=(predict, num_slices))
-                return correct_hu_by_phase(moving_hu, focusing, seed=seed)
+                return one_by_one(moving_hu, replace(separator, focuser=(predict, num_slices)))
             if method == "placer" and separator is not None:
-                placing = replace(separator, placer=(predict, num_slices))
-                return correct_hu_by_phase(moving_hu, placing, seed=seed)
+                return one_by_one(moving_hu, replace(separator, placer=(predict, num_slices)))
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
+
+        def one_by_one(moving_hu: NDArray[np.float32], phased: Separator) -> NDArray[np.float32]:
+            """Correct patches of as many scans by phase."""
+            return np.concatenate(
+                [correct_hu_by_phase(patch[None], phased, seed=seed) for patch in moving_hu]
+            )
 
         if method == "reader" and separator is not None:
             reading = replace(separator, reader=(predict, num_slices))

@@ -4,7 +4,7 @@ A network may blur calcium, lose some, or make some up. The phase (``prodm.model
 neither, but does not know where the calcium was at rest, and fails where its motion is not
 rigid. So after each network call the estimate x0^ and the observation y are brought together:
 
-    phased     what moves, put back in focus; worked out once per block
+    phased     what moves, put back in focus; worked out once per scan
     x0^        <- (1 - w) x0^ + w phased
 
 w rises with the share of what moves that the motion explains: no switch, and none of the phase
@@ -30,14 +30,14 @@ from prodm.model.phasing import (
     LEAST_MOVING_HU,
     Phased,
     Separator,
-    correct_each,
+    correct_scan,
     trust,
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
+from prodm.runs import Progress, no_progress
 
 MOST_BLOCKS = 16  # that are walked together
-MOST_REMEMBERED = 64  # whose phase is kept, at most 50 MB
 TRUSTED = (0.1, 0.5)  # share explained at which the phase begins to count, and counts fully
 
 
@@ -94,25 +94,25 @@ def _share(phased: Phased) -> float:
 
 
 class Phases:
-    """Blocks corrected by phase, each once while it is remembered: its samples share a motion."""
+    """The blocks of a scan corrected by phase, once while it is remembered: samples share it."""
 
     def __init__(self, separator: Separator, search: SearchSettings | None = None) -> None:
         self.separator = separator
         self._search = SearchSettings() if search is None else search
-        self._known: dict[bytes, Phased] = {}
+        self._known: tuple[bytes, list[Phased]] | None = None
 
-    def __call__(self, blocks_hu: Tensor, generator: torch.Generator) -> list[Phased]:
-        """Return the phases of blocks [N, Z, Y, X]; the generator is for motions that are drawn."""
-        if self.separator.reader is None:
-            return correct_each(blocks_hu, self.separator, self._search, generator)
-        keys = [hashlib.sha256(block.numpy().tobytes()).digest() for block in blocks_hu]
-        new = [n for n, key in enumerate(keys) if key not in self._known and key not in keys[:n]]
-        phased = correct_each(blocks_hu[new], self.separator, self._search, generator)
-        self._known.update({keys[n]: one for n, one in zip(new, phased, strict=True)})
-        answer = [self._known[key] for key in keys]
-        for old in list(self._known)[:-MOST_REMEMBERED]:
-            del self._known[old]
-        return answer
+    def __call__(
+        self, blocks_hu: Tensor, generator: torch.Generator, progress: Progress = no_progress
+    ) -> list[Phased]:
+        """Return the phases of the blocks [N, Z, Y, X] of one scan.
+
+        The generator is for motions that are drawn, where there is no reader.
+        """
+        key = hashlib.sha256(blocks_hu.numpy().tobytes()).digest()
+        if self._known is None or self._known[0] != key or self.separator.reader is None:
+            scan = correct_scan(blocks_hu, self.separator, self._search, generator, progress)
+            self._known = key, scan
+        return self._known[1]
 
 
 def correct_consistently(
@@ -122,16 +122,21 @@ def correct_consistently(
     *,
     seed: int,
     num_jumps: int | None = None,
+    progress: Progress = no_progress,
 ) -> NDArray[np.float32]:
-    """Correct blocks [N, Z, Y, X] in HU with a network and the phase together.
+    """Correct the blocks [N, Z, Y, X] of one scan, in HU, with a network and the phase together.
 
     ``model`` is a trained network that walks, with its settings.
     """
     generator = torch.Generator().manual_seed(seed)
     settings, network = model
     results = []
-    for blocks in torch.split(torch.from_numpy(blocks_hu), MOST_BLOCKS):
-        phased = phases(blocks, generator)
+    scan = torch.from_numpy(blocks_hu)
+    all_phased = phases(scan, generator, progress)
+    for first, blocks in zip(
+        range(0, len(scan), MOST_BLOCKS), torch.split(scan, MOST_BLOCKS), strict=True
+    ):
+        phased = all_phased[first : first + MOST_BLOCKS]
         image, num_slices = normalise(blocks), settings.network.num_slices
         wanted = may_hold_calcium(image)
         if not wanted.any():

@@ -34,6 +34,7 @@ from torch.nn import functional
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
+from prodm.model.finding import find_motions, settle_motions
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
 from prodm.model.placing import odds_evidence, settle
@@ -41,6 +42,7 @@ from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings, search
+from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
@@ -126,16 +128,40 @@ def correct_by_phase(
     """
     moving = block_hu - background_hu
     motion = find_motion(moving, settings, generator, guess_hu, separator)
+    if guess_hu is None or separator is None:
+        if motion is None:
+            return Phased(block_hu, torch.zeros_like(moving), None)
+        return Phased(in_focus(block_hu, moving, motion), moving, motion)
+    odds = guess_hu / STILL_HU
+    if motion is not None and not motion.is_rest:
+        motion = settle_block(block_hu, moving, odds, motion, separator)
+    return put_in_focus(block_hu, moving, odds, motion, separator)
+
+
+def put_in_focus(
+    block_hu: Tensor,
+    moving_hu: Tensor,
+    odds: Tensor,
+    motion: FoundMotion | None,
+    separator: Separator,
+) -> Phased:
+    """Correct a block [Z, Y, X] by a motion that was found and has its place.
+
+    A separator's focuser tells what the calcium is, where there is one.
+    """
     if motion is None:
-        return Phased(block_hu, torch.zeros_like(moving), None)
-    if motion.is_rest or guess_hu is None or separator is None:
-        return Phased(in_focus(block_hu, moving, motion), moving, motion)
-    motion = settle_block(block_hu, moving, guess_hu / STILL_HU, motion, separator)
-    if separator.focuser is None:
-        return Phased(in_focus(block_hu, moving, motion), moving, motion)
-    views = look_again(block_hu, moving, guess_hu / STILL_HU, motion)
+        return Phased(block_hu, torch.zeros_like(moving_hu), None)
+    if motion.is_rest or separator.focuser is None:
+        return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
+    views = look_again(block_hu, moving_hu, odds, motion)
     still = focus(views, *separator.focuser)
-    return Phased(put_back(block_hu, moving, still, motion), moving, motion, views[REFOCUSED])
+    corrected = put_back(block_hu, moving_hu, still, motion)
+    return Phased(corrected, moving_hu, motion, views[REFOCUSED])
+
+
+def may_move(moving_hu: Tensor) -> bool:
+    """Tell whether what seems to move [Z, Y, X] is more than noise."""
+    return float(moving_hu.max()) >= LEAST_MOVING_HU
 
 
 def find_motion(
@@ -150,7 +176,7 @@ def find_motion(
     ``guess_hu`` and ``separator`` are as in ``correct_by_phase``. Its place is not known yet. Where
     there is a reader, all blocks are searched with the same draws, so that each has one motion.
     """
-    if float(moving_hu.max()) < LEAST_MOVING_HU:
+    if not may_move(moving_hu):
         return None
     path = None
     if guess_hu is not None and separator is not None:
@@ -163,15 +189,22 @@ def find_motion(
 def settle_block(
     block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion, separator: Separator
 ) -> FoundMotion:
-    """Return the motion that was found in a block [Z, Y, X] with its likeliest place.
+    """Return the motion that was found in a block [Z, Y, X] with its likeliest place."""
+    return settle(motion, place_evidence(block_hu, moving_hu, odds, motion, separator))
+
+
+def place_evidence(
+    block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion, separator: Separator
+) -> Tensor:
+    """Return the evidence [33, 33] of where a block's lesion rests.
 
     A separator's placer tells it, or else the ``odds`` of calcium at rest.
     """
     if separator.placer is None:
-        return settle(motion, odds_evidence(motion.undo(moving_hu), odds))
+        return odds_evidence(motion.undo(moving_hu), odds)
     refocused = motion.refocus(moving_hu)
     without_lesion = clean(block_hu, refocused, motion)
-    return settle(motion, placer_evidence(without_lesion, odds, refocused, separator.placer))
+    return placer_evidence(without_lesion, odds, refocused, separator.placer)
 
 
 def in_focus(
@@ -241,10 +274,11 @@ def correct_hu_by_phase(
     *,
     seed: int,
     settings: SearchSettings | None = None,
+    progress: Progress = no_progress,
 ) -> NDArray[np.float32]:
-    """Correct blocks [N, Z, Y, X] in HU, each with a motion of its own.
+    """Correct the blocks [N, Z, Y, X] of one scan, in HU.
 
-    Without a ``separator`` it does without weights.
+    Without a ``separator`` it does without weights, each block with a motion of its own.
     """
     settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
@@ -252,21 +286,39 @@ def correct_hu_by_phase(
     if separator is None:
         phased = [correct_without_weights(block, settings, generator) for block in blocks]
     else:
-        phased = correct_each(blocks, separator, settings, generator)
+        phased = correct_scan(blocks, separator, settings, generator, progress)
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
 
 
-def correct_each(
-    blocks_hu: Tensor, separator: Separator, settings: SearchSettings, generator: torch.Generator
+def correct_scan(
+    blocks_hu: Tensor,
+    separator: Separator,
+    settings: SearchSettings,
+    generator: torch.Generator,
+    progress: Progress = no_progress,
 ) -> list[Phased]:
-    """Correct blocks [N, Z, Y, X], each with what a separator and its helpers see in it."""
+    """Correct the blocks [N, Z, Y, X] of one scan with what a separator and its helpers see."""
     seen = separate_by_network(blocks_hu, separator)
+    moving, odds = blocks_hu - seen.background_hu, seen.still_hu / STILL_HU
+    shown = [n for n in range(len(blocks_hu)) if may_move(moving[n])]
+    paths = {n: separator.read(moving[n], seen.still_hu[n]) for n in shown}
+    if separator.reader is not None:
+        generator = torch.Generator().manual_seed(SEARCH_SEED)
+    motions = find_motions(
+        [moving[n] if n in paths else None for n in range(len(blocks_hu))],
+        [paths.get(n) for n in range(len(blocks_hu))],
+        settings,
+        generator,
+        progress,
+    )
+
+    def evidence(n: int, motion: FoundMotion) -> Tensor:
+        return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
+
     return [
-        correct_by_phase(block, background, settings, generator, still, separator)
-        for block, background, still in zip(
-            blocks_hu, seen.background_hu, seen.still_hu, strict=True
-        )
+        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+        for n, motion in enumerate(settle_motions(motions, evidence))
     ]
 
 

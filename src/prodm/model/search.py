@@ -8,8 +8,14 @@ best of each family some more.
 Simple families are preferred where they do nearly as well, since the richer ones can imitate them
 from another place, and so is what is near to what was read: what sharpens an image most may be
 chance where it was separated badly.
+
+Calcium that moves alike is better searched together: the errors of its separations differ, and the
+motion that makes all of it sharp is the true one. ``search_together`` takes several blocks. What is
+taken to move in one of them may in truth rest, so that each block counts with the motion or
+with rest, whichever costs less there; dense calcium counts most.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,7 +34,7 @@ from prodm.model.families import (
     joined,
 )
 from prodm.model.motions import FoundMotion, lack_of_peak
-from prodm.model.reading import angles_rad, without_translation
+from prodm.model.reading import NUM_ANGLES, angles_rad, without_translation
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
@@ -36,6 +42,7 @@ PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a sha
 LEAST_DIPS = 0.025  # share of the energy; 96 % of moving and half of all still calcium have more
 OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
 AWAY_PRICE = 0.2  # for each pixel that s, without its translation, is from what was read
+LEAK = 0.1  # of what a motion costs more than rest does; the block then counts as resting
 PADDING = 20
 MOST_SLICES = 6
 FLAT_SLICES = 3
@@ -62,6 +69,32 @@ class SearchSettings:
             raise ProdmError(f"a search needs at least one draw, one kept and one step, got {self}")
 
 
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What moves in one block, and what a reader saw of it."""
+
+    image: Tensor  # [Z, Y, X], the box around what moves
+    sharpness: float  # at rest, as ``lack_of_peak`` has it
+    shape: Tensor | None  # s without its translation, where it was read
+
+    @classmethod
+    def of(cls, moving: Tensor, path: Tensor | None) -> "_Seen":
+        image = moving[_box(moving)]
+        shape = None if path is None else without_translation(path[0])
+        return cls(image, abs(float(lack_of_peak(image[None])[0])), shape)
+
+    def away_price(self, shape: Tensor) -> Tensor:
+        """Return the price of shapes [..., N] that are far from what was read."""
+        if self.shape is None:
+            return torch.zeros(shape.shape[:-1])
+        return AWAY_PRICE * (shape - self.shape).square().mean(dim=-1).sqrt()
+
+    @property
+    def rest_cost(self) -> float:
+        """What it costs to rest; to rest and to be read so costs -1."""
+        return -1.0 + float(self.away_price(torch.zeros(NUM_ANGLES)))
+
+
 def search(
     moving: Tensor,
     settings: SearchSettings,
@@ -72,42 +105,85 @@ def search(
 
     Rest is among them. ``path`` is what a reader saw, where there is one.
     """
+    return search_together([moving], settings, generator, [path])
+
+
+def search_together(
+    blocks: Sequence[Tensor],
+    settings: SearchSettings,
+    generator: torch.Generator,
+    paths: Sequence[Tensor | None],
+) -> list[FoundMotion]:
+    """Return the motions that may have moved what moves in blocks [Z, Y, X], the likeliest first.
+
+    Rest is among them. ``paths`` are what a reader saw in each block, where there is one.
+    """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
-    if not moving.any() or dips(moving) < settings.least_dips:
+    seen, read = [], []
+    for moving, path in zip(blocks, paths, strict=True):
+        if moving.any() and dips(moving) >= settings.least_dips:
+            seen.append(_Seen.of(moving, path))
+            read += [] if path is None else [path]
+    if not seen:
         return [rest]
-    seen = moving[_box(moving)]
+    weights = torch.tensor([one.sharpness for one in seen])
+    weights = weights / weights.sum()
+    still = -torch.ones(len(seen))
     motions = draw_motions(settings.num_draws, settings.start_rad, generator)
-    motions = _best_of_families(motions, _flat_costs(seen, motions), settings.kept_per_family)
-    if path is not None:
+    costs = torch.stack([_flat_costs(one.image, motions) for one in seen])
+    kept = settings.kept_per_family
+    motions = _best_of_families(motions, _together(costs, still, weights), kept)
+    for path in read:
         motions = joined(fit_motions(path, settings.start_rad), motions)
-    motions, costs = _improve(seen, motions, settings.step_px, settings.num_first_steps)
-    motions = _best_of_families(motions, costs, settings.kept_per_family)
-    motions, costs = _improve(seen, motions, settings.step_px, settings.num_steps)
-    found = _found(motions, costs, path)
-    if path is not None:
-        rest = replace(rest, cost=rest.cost + _away_price(rest, path))
-    return sorted([*found, rest], key=lambda motion: motion.cost)
+    if len(seen) > 1:  # of many candidates, most need no more than a look
+        costs = _costs(seen, motions)
+        motions = _best_of_families(motions, _together(costs, still, weights), 2 * kept)
+    motions = _improve(seen, weights, motions, settings.step_px, settings.num_first_steps)
+    costs = _costs(seen, motions)
+    motions = _best_of_families(motions, _together(costs, still, weights), kept)
+    motions = _improve(seen, weights, motions, settings.step_px, settings.num_steps)
+    found = _found(seen, weights, motions)
+    rest = replace(rest, cost=float(weights @ torch.tensor([one.rest_cost for one in seen])))
+    return sorted([rest, *found], key=lambda motion: motion.cost)
 
 
-def _found(motions: Motions, costs: Tensor, path: Tensor | None) -> list[FoundMotion]:
+def sharpness_cost(moving: Tensor, motion: FoundMotion) -> float:
+    """Return how far from sharp a motion leaves what moves [Z, Y, X]; rest costs -1.
+
+    There is no price on the motion, which may have been found elsewhere.
+    """
+    seen = _Seen.of(moving, None)
+    undone = phase.refocuser(seen.image, NUM_VIEWS, start_rad=motion.start_rad, padding=PADDING)
+    along_z = torch.zeros(NUM_VIEWS) if motion.slice_shift is None else motion.slice_shift
+    with torch.no_grad():
+        return float(lack_of_peak(undone(motion.shift_px[None], along_z[None]))[0]) / seen.sharpness
+
+
+def _together(costs: Tensor, rest: Tensor, weights: Tensor) -> Tensor:
+    """Return what N motions cost, from what they cost in each block [B, N].
+
+    A block may rest instead. What it would cost more to move counts a little all the same, so that
+    motions that no block goes along with can be told apart.
+    """
+    more = (costs - rest[:, None]).clamp(min=0)
+    return weights @ (costs - (1 - LEAK) * more)
+
+
+def _found(seen: Sequence[_Seen], weights: Tensor, motions: Motions) -> list[FoundMotion]:
     """Return motions with what they cost, their distance from what was read included."""
     with torch.no_grad():
         displacement = motions.displacement()
         shift = motions.shift(displacement)
     found = [
-        FoundMotion(shift[n], float(start_rad), displacement[n, :, 2], cost=float(costs[n]))
+        FoundMotion(shift[n], float(start_rad), displacement[n, :, 2])
         for n, start_rad in enumerate(motions.start_rad)
     ]
-    if path is None:
-        return found
-    return [replace(one, cost=one.cost + _away_price(one, path)) for one in found]
-
-
-def _away_price(motion: FoundMotion, path: Tensor) -> float:
-    """Return the price of a motion that is far from what was read, whatever its place."""
-    away = without_translation(motion.shift_at(angles_rad()) - path[0])
-    return AWAY_PRICE * float(away.square().mean().sqrt())
+    shapes = torch.stack([without_translation(one.shift_at(angles_rad())) for one in found])
+    away = torch.stack([one.away_price(shapes) for one in seen])
+    costs = _costs(seen, motions) + PRICE[motions.family] + away
+    costs = _together(costs, torch.tensor([one.rest_cost for one in seen]), weights)
+    return [replace(one, cost=float(cost)) for one, cost in zip(found, costs, strict=True)]
 
 
 def dips(moving: Tensor) -> float:
@@ -119,17 +195,17 @@ def dips(moving: Tensor) -> float:
     return float((moving.clamp(max=0) ** 2).sum() / (moving**2).sum())
 
 
-def _flat_costs(seen: Tensor, motions: Motions) -> Tensor:
+def _flat_costs(image: Tensor, motions: Motions) -> Tensor:
     """Return how far each motion is from a sharp image, within the strongest slices alone."""
-    energy = (seen**2).sum(dim=(1, 2))
-    flat = seen[energy.argsort(descending=True)[:FLAT_SLICES]]
+    energy = (image**2).sum(dim=(1, 2))
+    flat = image[energy.argsort(descending=True)[:FLAT_SLICES]]
     costs = []
     with torch.no_grad():
         for first in range(0, len(motions.family), AT_ONCE):
             part = motions[slice(first, first + AT_ONCE)]
             turn = phase.turner(flat, NUM_VIEWS, start_rad=_starts(part), padding=PADDING)
             costs.append(lack_of_peak(turn(-part.shift(part.displacement()), None)))
-    return torch.cat(costs)
+    return torch.cat(costs) / abs(float(lack_of_peak(flat[None])[0]))
 
 
 def _best_of_families(motions: Motions, costs: Tensor, count: int) -> Motions:
@@ -142,13 +218,10 @@ def _best_of_families(motions: Motions, costs: Tensor, count: int) -> Motions:
 
 
 def _improve(
-    seen: Tensor, motions: Motions, step_px: float, num_steps: int
-) -> tuple[Motions, Tensor]:
-    """Sharpen the image by gradient; return the motions and their costs, rest costing -1."""
-    undone = phase.refocuser(seen, NUM_VIEWS, start_rad=_starts(motions), padding=PADDING)
-    still = torch.zeros(len(motions.family), NUM_VIEWS)
-    with torch.no_grad():
-        at_rest = float(lack_of_peak(undone(still, still))[0])
+    seen: Sequence[_Seen], weights: Tensor, motions: Motions, step_px: float, num_steps: int
+) -> Motions:
+    """Sharpen the images by gradient."""
+    costs_in = [_cost_in(one, motions) for one in seen]
     uses = [used[motions.family] for used in (USES_VECTORS, USES_PHASE, USES_PAUSE)]
     values = (motions.vectors, motions.phase_rad, motions.pause)
     scales = (torch.tensor([1.0, 1.0, 0.2]), torch.tensor(0.2), torch.tensor(0.03))
@@ -165,24 +238,41 @@ def _improve(
         ends = torch.stack([first, second], dim=1)
         return Motions(motions.family, vectors, phase_rad, ends, motions.start_rad)
 
+    for step in range(num_steps):
+        optimiser.param_groups[0]["lr"] = step_px * (1 - step / num_steps)
+        optimiser.zero_grad()
+        for cost_in, weight in zip(costs_in, weights, strict=True):  # one after the other: memory
+            with torch.enable_grad():
+                cost = _together(cost_in(moved())[None], -torch.ones(1), weight[None]).sum()
+            for value, gradient in zip(freedom, torch.autograd.grad(cost, freedom), strict=True):
+                value.grad = gradient if value.grad is None else value.grad + gradient
+        optimiser.step()
+    with torch.no_grad():
+        return moved()
+
+
+def _costs(seen: Sequence[_Seen], motions: Motions) -> Tensor:
+    """Return what motions cost in each block [B, N], rest costing -1."""
+    with torch.no_grad():
+        return torch.stack([_cost_in(one, motions)(motions) for one in seen])
+
+
+def _cost_in(seen: _Seen, first: Motions) -> Callable[[Motions], Tensor]:
+    """Return what motions [N] cost in one block, as a function of them.
+
+    They start their scans where the first ones do; what depends on that is worked out once.
+    """
+    undone = phase.refocuser(seen.image, NUM_VIEWS, start_rad=_starts(first), padding=PADDING)
+
     def cost(now: Motions) -> Tensor:
         displacement = now.displacement()
         lack = lack_of_peak(undone(now.shift(displacement), displacement[..., 2]))
         low, high = AMPLITUDE_RANGE_PX
         farthest: Tensor = displacement[..., :2].norm(dim=-1).amax(dim=-1)
         outside = (low - farthest).clamp(min=0) + (farthest - high).clamp(min=0)
-        return lack / abs(at_rest) + OUTSIDE_PRICE * outside
+        return lack / seen.sharpness + OUTSIDE_PRICE * outside
 
-    for step in range(num_steps):
-        optimiser.param_groups[0]["lr"] = step_px * (1 - step / num_steps)
-        with torch.enable_grad():
-            total = cost(moved()).sum()
-        for value, gradient in zip(freedom, torch.autograd.grad(total, freedom), strict=True):
-            value.grad = gradient
-        optimiser.step()
-    with torch.no_grad():
-        now = moved()
-        return now, cost(now) + PRICE[now.family]
+    return cost
 
 
 def _starts(motions: Motions) -> float | Tensor:
