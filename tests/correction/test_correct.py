@@ -9,7 +9,7 @@ import pytest
 from prodm.agatston import score
 from prodm.correction import Identity, NetworkCorrector, correct
 from prodm.correction.candidates import find_candidates
-from prodm.correction.correct import make_plan
+from prodm.correction.correct import BEYOND_MM, make_plan
 from prodm.correction.geometry import Blocks, Sampling, SpacingRange
 from prodm.errors import ProdmError
 from prodm.pairs.blocks import inside
@@ -177,6 +177,20 @@ def test_bone_and_calcium_outside_the_region_are_not_touched(move_made: Any) -> 
     plan = make_plan(result.candidates.mask, Sampling(), moved.moving.spacing_mm)
     assert dense[plan.box].any()
     np.testing.assert_array_equal(result.volume.hu[dense], moved.moving.hu[dense])
+
+
+def test_what_lies_far_from_the_region_is_bit_identical(move_made: Any) -> None:  # noqa: ANN401
+    """A change fades out beyond the region, also in tissue under a block."""
+    moved = move_made(lesions=((8, 50, 45, 900.0),))
+    heart = moved.heart.copy()
+    heart[:, :, 55:] = False
+    result = correct(moved.moving, heart, Drawn(), samples=1)
+    (roi,) = result.rois
+    assert roi.window[2].stop > 75
+    changed = result.volume.hu != moved.moving.hu
+    beyond_px = round(BEYOND_MM / 0.6)
+    assert changed[:, :, 55 : 55 + beyond_px // 2].any()
+    assert not changed[:, :, 54 + beyond_px :].any()
 
 
 def test_the_mean_of_a_block_is_kept(move_made: Any) -> None:  # noqa: ANN401

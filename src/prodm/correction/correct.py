@@ -2,10 +2,11 @@
 
     candidates  ->  few windows over them  ->  blocks  ->  corrector  ->  smooth paste  ->  score
 
-The change of a window fades to nothing at its faces, and where windows overlap their changes
-are averaged with the same weights. Three things never change: voxels outside the windows; bone
-and calcium outside the region, unless it touches a candidate; and the mean HU of each group of
-windows that touch, because motion moves calcium and makes none. A corrector that draws is asked
+The change of a window fades to nothing at its faces, and within ``BEYOND_MM`` outside the region,
+and where windows overlap their changes are averaged with the same weights. Four things never
+change: voxels outside the windows; voxels farther from the region; bone and calcium outside
+it, unless it touches a candidate; and the mean HU of each group of windows that touch, because
+motion moves calcium and makes none. A corrector that draws is asked
 for several samples; each is scored, and the image that is returned is the one whose score is
 the (lower) median, so that image and score belong together.
 """
@@ -42,6 +43,7 @@ Scorer = Callable[[Volume, Region], Score]
 
 FADE = (8, 16, 16)  # the change fades in over a window's length divided by this
 REACH_MM = 3.0
+BEYOND_MM = 6.0  # outside the region, over which a change fades out
 NEAR_CANDIDATE_MM = 3.0  # dense voxels outside the region this near belong to the candidate
 NO_CANDIDATES = "nothing in the region looks like calcium, so the scan is unchanged"
 
@@ -234,8 +236,10 @@ def make_plan(candidates: Mask, sampling: Sampling, spacing_mm: Vector) -> Plan:
     return Plan(sampling, windows, box, weight, np.maximum(total, np.float32(1)), groups)
 
 
-def paste(volume: Volume, plan: Plan, change: Sequence[Blocks], allowed: Mask) -> Volume:
-    """Add the windows' changes [Z, Y, X], where allowed, keeping each group's mean HU."""
+def paste(
+    volume: Volume, plan: Plan, change: Sequence[Blocks], allowed: NDArray[np.float32]
+) -> Volume:
+    """Add the windows' changes [Z, Y, X], as far as allowed, keeping each group's mean HU."""
     total = np.zeros(plan.weight.shape, dtype=np.float32)
     fade = _fade(plan.sampling.window_shape)
     for window, window_change in zip(plan.windows, change, strict=True):
@@ -301,12 +305,16 @@ def _median(scores: Sequence[Score]) -> int:
     return order[(len(order) - 1) // 2]
 
 
-def _allowed(volume: Volume, region: Mask, candidates: Mask, box: Window) -> Mask:
-    """Return where the box may change: not in bone or calcium outside the region."""
+def _allowed(volume: Volume, region: Mask, candidates: Mask, box: Window) -> NDArray[np.float32]:
+    """Return how much of a change counts in the box: none in bone or far outside the region."""
+    to_candidate_mm, to_region_mm = (
+        ndimage.distance_transform_edt(~mask[box], sampling=volume.spacing_mm)
+        for mask in (candidates, region)
+    )
     dense = (volume.hu[box] >= CALCIUM_THRESHOLD_HU) & ~region[box]
-    distance_mm = ndimage.distance_transform_edt(~candidates[box], sampling=volume.spacing_mm)
-    allowed: Mask = ~dense | (distance_mm <= NEAR_CANDIDATE_MM)
-    return allowed
+    kept = dense & (to_candidate_mm > NEAR_CANDIDATE_MM)
+    near = np.clip(1 - to_region_mm / BEYOND_MM, 0, 1)
+    return np.where(kept, 0, near).astype(np.float32)
 
 
 def _fade(shape: Index) -> NDArray[np.float32]:
