@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from prodm.model import finding
-from prodm.model.finding import find_motions, settle_motions
+from prodm.model.finding import find_motions, is_calcium, settle_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import FARTHEST_PX, place_of
 from prodm.model.reading import angles_rad, without_translation
@@ -117,6 +117,18 @@ def test_a_motion_costs_what_it_sharpens() -> None:
     assert sharpness_cost(moving, rest) == pytest.approx(-1.0, abs=1e-3)
     assert sharpness_cost(moving, true) < -1.2
     assert sharpness_cost(moving, drift(-9.0, 6.0)) > -1.0
+
+
+def test_what_falls_apart_is_no_calcium() -> None:
+    """The more there is in focus, the less it must sharpen."""
+    true = drift(9.0, -6.0)
+    moving = true.apply(lesion(30, 30))
+    beside = moving + 1.5 * lesion(40, 40, 4.0)  # and something large that rests
+    assert sharpness_cost(beside, true) > -1.0
+    assert is_calcium(moving, true)
+    assert is_calcium(beside, true)
+    assert not is_calcium(0.2 * lesion(30, 30), true)
+    assert not is_calcium(moving, FoundMotion(torch.zeros(NUM_VIEWS), 0.0))
 
 
 def test_evidence_of_blocks_that_move_together_adds_up() -> None:

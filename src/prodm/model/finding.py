@@ -5,30 +5,37 @@ motion show it far better, and where one of them alone could rest in many places
 fit the tissue in few. So what moves in the strongest blocks is searched together first. Then
 each block is asked:
 
-    goes along    the shared motion leaves it about as sharp as rest does, or sharper
+    goes along    the shared motion brings calcium into focus
     moves alone   a motion of its own makes it much sharper than the shared one and than rest
     rests         neither does
 
 In the simulator, as in the paper, all calcium of a scan moves alike. In a patient it need not, and
 the second answer is for arteries that go their own way. It has to be much better, because a
 motion that a block finds alone also sharpens what is noise, or bone.
+
+What is in focus is calcium where it is sharp, or where there is much of it: a lesion beside
+something that rests may be no sharper than before, but what is wrongly taken to move falls apart.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion, lack_of_peak
-from prodm.model.placing import settle
+from prodm.model.placing import LESION_HU, settle
 from prodm.model.search import SearchSettings, search, search_together, sharpness_cost
 from prodm.runs import Progress, no_progress
 
 MOST_TOGETHER = 6  # blocks that are searched together
-ALONG = -0.9  # cost of the shared motion in a block that goes along; rest costs -1
-SHARPER = -1.0  # at less than this, no other motion is looked for
+SHARPER = -1.0  # cost of a shared motion below which no other is looked for; rest costs -1
 ALONE_PRICE = 0.5  # what a motion of its own must cost less than the shared one
 RESTLESS_PRICE = 0.15  # and less than rest
+ENOUGH_VOXELS = 45  # in focus; what has fewer must be sharper than at rest, what has more need not
+LENIENCE = 0.7  # of the cost, for each factor e of voxels
+MOST_BLURRED = -0.5  # cost of any calcium at most
+MOST_VOXELS = 3000  # with more, it is bone, unless it is sharper than at rest
 
 Evidence = Callable[[int, FoundMotion], Tensor]  # of a block's places, were a motion its own
 
@@ -46,40 +53,44 @@ def find_motions(
     a reader saw, where there is one. All searches draw the same motions beside it.
     """
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    shown = [n for n, block in enumerate(moving) if block is not None]
-    found: list[FoundMotion | None] = [None] * len(moving)
-    if not shown:
-        return found
     seen = {n: block for n, block in enumerate(moving) if block is not None}
-    strongest = sorted(shown, key=lambda n: float(lack_of_peak(seen[n][None])[0]))[:MOST_TOGETHER]
+    found: list[FoundMotion | None] = [None] * len(moving)
+    if not seen:
+        return found
+    strongest = sorted(seen, key=lambda n: float(lack_of_peak(seen[n][None])[0]))[:MOST_TOGETHER]
     shared = search_together(
         [seen[n] for n in strongest], settings, _seeded(seed), [paths[n] for n in strongest]
-    )
-    if len(shown) == 1:
-        found[shown[0]] = shared[0]
-        return found
-    for n in shown:
+    )[0]
+    for n, block in seen.items():
         progress(n, len(moving))
-        found[n] = _of_block(seen[n], paths[n], shared[0], settings, _seeded(seed))
+        motions = [shared]
+        if len(seen) > 1 and sharpness_cost(block, shared) >= SHARPER:
+            motions += search(block, settings, _seeded(seed), paths[n])
+        found[n] = _choose(block, motions)
     return found
 
 
-def _of_block(
-    moving: Tensor,
-    path: Tensor | None,
-    shared: FoundMotion,
-    settings: SearchSettings,
-    generator: torch.Generator,
-) -> FoundMotion:
-    cost = 0.0 if shared.is_rest else sharpness_cost(moving, shared)
-    if cost < SHARPER:
+def _choose(moving: Tensor, motions: Sequence[FoundMotion]) -> FoundMotion:
+    """Return the motion of a block: the shared one, which comes first, one of its own, or rest."""
+    shared, *alone = motions
+    if alone:
+        rest_cost = next(motion.cost for motion in alone if motion.is_rest)
+        shared_cost = sharpness_cost(moving, shared)
+        limit = min(shared_cost - ALONE_PRICE, rest_cost - RESTLESS_PRICE)
+        if alone[0].cost < limit and is_calcium(moving, alone[0]):
+            return alone[0]
+    if is_calcium(moving, shared):
         return shared
-    alone = search(moving, settings, generator, path)
-    rest = next(motion for motion in alone if motion.is_rest)
-    best = alone[0]
-    if best.cost < min(cost - ALONE_PRICE, rest.cost - RESTLESS_PRICE):
-        return best
-    return shared if cost < ALONG else rest
+    return FoundMotion(torch.zeros_like(shared.shift_px), shared.start_rad)
+
+
+def is_calcium(moving: Tensor, motion: FoundMotion) -> bool:
+    """Tell whether a motion brings what moves [Z, Y, X] into focus as it would calcium."""
+    num_voxels = int((motion.undo(moving) > LESION_HU).sum())
+    most = min(-1 + LENIENCE * math.log((1 + num_voxels) / ENOUGH_VOXELS), MOST_BLURRED)
+    if num_voxels > MOST_VOXELS:
+        most = SHARPER
+    return not motion.is_rest and sharpness_cost(moving, motion) < most
 
 
 def _seeded(seed: int) -> torch.Generator:
