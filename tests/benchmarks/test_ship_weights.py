@@ -1,7 +1,6 @@
 """What ships must say what was trained."""
 
-import importlib.util
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from prodm.model.baselines import ModelSettings, build_network
 from prodm.model.network import NetworkSettings
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ship_weights.py"
 SMALL = NetworkSettings(
     num_slices=1,
     channels=(8, 16),
@@ -23,13 +21,8 @@ SMALL = NetworkSettings(
 
 
 @pytest.fixture(scope="module")
-def ship_weights() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ship_weights", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def ship_weights(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("benchmarks/ship_weights.py")
 
 
 def test_a_network_without_steps_says_the_same(ship_weights: ModuleType) -> None:
