@@ -109,14 +109,14 @@ def test_batches_follow_the_size_of_the_network_alone() -> None:
 
 
 def test_methods_are_chosen_by_name() -> None:
-    assert make_corrector("identity", None) == Identity()
+    assert make_corrector("identity", None, tissue_rests=True) == Identity()
     with pytest.raises(ProdmError, match="method must be one of prodm, network"):
-        make_corrector("magic", None)
+        make_corrector("magic", None, tissue_rests=True)
 
 
 def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProdmError, match="there is no weights file"):
-        make_corrector("network", tmp_path / "none.safetensors")
+        make_corrector("network", tmp_path / "none.safetensors", tissue_rests=True)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "correctors.py"))
     with pytest.raises(ProdmError, match=r"ships without compact\.safetensors; name a file"):
-        make_corrector("network", None)
+        make_corrector("network", None, tissue_rests=True)

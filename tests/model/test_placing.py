@@ -1,6 +1,7 @@
 """The place of a lesion: what motions make likely, what images show, and both together."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion
-from prodm.model.placing import odds_evidence, settle
+from prodm.model.placing import centred, odds_evidence, place_of, settle
 from prodm.model.reading import angles_rad
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -96,3 +97,18 @@ def test_what_shows_stays_as_it_is() -> None:
     normals = torch.stack([THETA.cos(), THETA.sin()])
     rest = added - (added @ torch.linalg.pinv(normals)) @ normals
     assert float(rest.abs().max()) < 1e-3
+
+
+def test_centred_a_lesion_is_where_it_was_seen_on_average() -> None:
+    moves_along_z = replace(drift(), slice_shift=0.6 * TIME)
+    middle = centred(moves_along_z)
+    assert place_of(moves_along_z).norm() > 2
+    assert place_of(middle).tolist() == pytest.approx([0.0, 0.0], abs=0.05)
+    assert middle.slice_shift is not None
+    assert float(middle.slice_shift.mean()) == pytest.approx(0.0, abs=1e-6)
+    y, x = torch.meshgrid(torch.arange(64) - 32.0, torch.arange(64) - 32.0, indexing="ij")
+    away = []
+    for motion in (moves_along_z, middle):
+        bright = motion.apply(lesion())[1].clamp(min=0) ** 2  # streaks go far, and count little
+        away.append([float((bright * axis).sum() / bright.sum()) for axis in (x, y)])
+    assert math.hypot(*away[1]) < math.hypot(*away[0]) / 2

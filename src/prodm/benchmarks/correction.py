@@ -75,7 +75,7 @@ def _measure(
     from prodm.correction import correct, make_corrector
     from prodm.model.consistency import Phases
 
-    corrector: Any = make_corrector(method, weights)
+    corrector: Any = make_corrector(method, weights, tissue_rests=True)
     if max_windows is not None:
         corrector = replace(corrector, max_windows=max_windows)
     clocks = []
@@ -155,7 +155,7 @@ def _errors(weights: Path | None, number: int) -> dict[str, float] | None:
     true = agatston.score(phantom.still, phantom.heart).agatston
     errors = {"uncorrected": abs(agatston.score(scan, phantom.heart).agatston - true)}
     for method in METHODS:
-        corrector = make_corrector(method, weights)
+        corrector = make_corrector(method, weights, tissue_rests=True)
         for steps in STEPS:
             result = correct(scan, phantom.heart, corrector, steps=steps, samples=1)
             errors[f"{method}, {steps}"] = abs(result.after.agatston - true)

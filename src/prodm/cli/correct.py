@@ -53,6 +53,14 @@ CSV_COLUMNS = (
     type=click.Path(path_type=Path),
     help="Trained network (safetensors), instead of the one that ships.",
 )
+@click.option(
+    "--tissue",
+    type=click.Choice(["moving", "still"]),
+    default="moving",
+    show_default=True,
+    help="Whether tissue moves with its calcium, as in patients: calcium is then put where it was "
+    "seen on average. In scans of prodm simulate it is still, and tells where calcium belongs.",
+)
 @click.option("--steps", type=click.IntRange(1), default=4, show_default=True)
 @click.option(
     "--samples",
@@ -81,6 +89,7 @@ def correct(
     series: str | None,
     method: str | None,
     weights: Path | None,
+    tissue: str,
     steps: int,
     samples: int,
     seed: int,
@@ -109,8 +118,10 @@ def correct(
     if scan.is_dir() and output.resolve().is_relative_to(scan.resolve()):
         raise ProdmError(f"results must lie outside the folder of the scan, got {output}")
     method = method or ("prodm" if weights is None else "network")
-    corrector = make_corrector(method, weights)
-    options = Options(corrector, method, rule_name, region, weights, steps, samples, seed, force)
+    corrector = make_corrector(method, weights, tissue_rests=tissue == "still")
+    options = Options(
+        corrector, method, rule_name, region, weights, tissue, steps, samples, seed, force
+    )
     if recursive:
         rows = _correct_below(scan, output, options, overwrite=overwrite)
         if as_json:

@@ -30,6 +30,7 @@ class Options:
     rule_name: str = "clinical"
     region: Path | None = None
     weights: Path | None = None
+    tissue: str = "moving"
     steps: int = 10
     samples: int = 8
     seed: int = 0
@@ -39,6 +40,7 @@ class Options:
         """Return what decides the result, besides scan and weights."""
         return {
             "method": self.method,
+            "tissue": self.tissue,
             "steps": self.steps,
             "samples": self.samples if self.corrector.draws else 1,
             "seed": self.seed,

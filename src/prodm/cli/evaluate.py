@@ -108,7 +108,7 @@ def evaluate(
     if (pairs_folder is None) == (coca_root is None):
         raise click.UsageError("name either --pairs PAIRS or --coca-nongated ROOT")
     with new_folder(output, overwrite=overwrite) as folder:  # refuses before the long work
-        methods = find_methods(runs, externals, jumps)
+        methods = find_methods(runs, externals, jumps, tissue_rests=pairs_folder is not None)
         settings = {"runs": runs, "externals": externals, "jumps": jumps, **options}
         if pairs_folder is not None:
             content, table = _on_pairs(folder, pairs_folder, methods, settings)
@@ -123,13 +123,23 @@ def evaluate(
     click.echo(f"{output / 'report.html'} has all tables and figures", err=True)
 
 
-def find_methods(runs: Sequence[str], externals: Sequence[str], jumps: int | None) -> list[Method]:
-    """Return "no correction" and what the command line names, with a name for each."""
+def find_methods(
+    runs: Sequence[str], externals: Sequence[str], jumps: int | None, *, tissue_rests: bool
+) -> list[Method]:
+    """Return "no correction" and what the command line names, with a name for each.
+
+    In simulated pairs the tissue rests, in patients it moves with its calcium.
+    """
     from prodm.evaluation.methods import external_method, find_method, no_correction
 
     names = [" + ".join(Path(part).name for part in run.split("+")) for run in runs]
     methods = [
-        find_method(run, num_jumps=jumps, name=run if names.count(name) > 1 else name)
+        find_method(
+            run,
+            num_jumps=jumps,
+            name=run if names.count(name) > 1 else name,
+            tissue_rests=tissue_rests,
+        )
         for run, name in zip(runs, names, strict=True)
     ]
     methods = [method for method in methods if method.kind != "none"]

@@ -208,7 +208,7 @@ class ConsistentCorrector:
         )
 
 
-def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
+def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> ConsistentCorrector:
     """Return the corrector of a network that walks and the ``parts`` of ``load_phase``.
 
     What does not fit is refused by name.
@@ -217,7 +217,8 @@ def load_consistent(weights: Path, *parts: Path) -> ConsistentCorrector:
     from prodm.model.checkpoint import load_network
     from prodm.model.consistency import Phases
 
-    walking, phased = load_network(weights), load_phase(*parts)
+    walking = load_network(weights)
+    phased = load_phase(*parts, tissue_rests=tissue_rests)
     method = walking.settings.method
     if not TRAINED[method].walks:
         raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
@@ -238,11 +239,14 @@ def load_phase(
     reader: Path | None = None,
     focuser: Path | None = None,
     placer: Path | None = None,
+    *,
+    tissue_rests: bool = True,
 ) -> PhaseCorrector:
     """Return the corrector by phase of a separator.
 
     With a ``reader`` the search for motions starts from what it reads; once a motion was found, a
-    ``placer`` tells where the lesion rests, and a ``focuser`` takes a second look.
+    ``placer`` tells where the lesion rests, if the tissue does, and a ``focuser`` takes a second
+    look.
     """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
@@ -264,7 +268,12 @@ def load_phase(
         sha256 = _all_of(sha256, helper.sha256)
     num_slices = separating.settings.network.num_slices
     return PhaseCorrector(
-        Separator(build_predict(separating.settings, separating.network), num_slices, **helpers),
+        Separator(
+            build_predict(separating.settings, separating.network),
+            num_slices,
+            **helpers,
+            tissue_rests=tissue_rests,
+        ),
         str(separating.info.get("name") or f"phase-net, {separator.stem}"),
         sha256,
         num_slices,
@@ -353,31 +362,31 @@ def _known_spacing(info: dict[str, Any], file_name: str) -> SpacingRange:
         ) from None
 
 
-Maker = Callable[[Path | None], Corrector]
+Maker = Callable[[Path | None, bool], Corrector]
 
 
-def _from_weights(weights: Path | None) -> Corrector:
+def _from_weights(weights: Path | None, tissue_rests: bool) -> Corrector:
     return load_corrector(weights or shipped_weights())
 
 
-def _prodm(weights: Path | None) -> Corrector:
-    return load_consistent(weights or shipped_weights(), *_parts())
+def _prodm(weights: Path | None, tissue_rests: bool) -> Corrector:
+    return load_consistent(weights or shipped_weights(), *_parts(), tissue_rests=tissue_rests)
 
 
-def _phase_net(weights: Path | None) -> Corrector:
+def _phase_net(weights: Path | None, tissue_rests: bool) -> Corrector:
     separator, *others = _parts()
-    return load_phase(weights or separator, *others)
+    return load_phase(weights or separator, *others, tissue_rests=tissue_rests)
 
 
 def _parts() -> list[Path]:
-    return [shipped_weights(name) for name in ("separator", "reader", "focuser")]
+    return [shipped_weights(name) for name in ("separator", "reader", "focuser", "placer")]
 
 
-def _identity(weights: Path | None) -> Corrector:
+def _identity(weights: Path | None, tissue_rests: bool) -> Corrector:
     return Identity()
 
 
-def _phase(weights: Path | None) -> Corrector:
+def _phase(weights: Path | None, tissue_rests: bool) -> Corrector:
     if weights is not None:
         raise ProdmError("--method phase needs no weights; phase-net is the one with a separator")
     return PhaseCorrector()
@@ -392,11 +401,15 @@ METHODS: dict[str, Maker] = {
 }
 
 
-def make_corrector(method: str, weights: Path | None) -> Corrector:
-    """Return the corrector of a method by name; ``weights`` None are the ones that ship."""
+def make_corrector(method: str, weights: Path | None, *, tissue_rests: bool) -> Corrector:
+    """Return the corrector of a method by name; ``weights`` None are the ones that ship.
+
+    ``tissue_rests`` says that the tissue rests while its calcium moves, as in the simulator. Then
+    it tells where the calcium belongs. In a patient it moves along.
+    """
     if method not in METHODS:
         raise ProdmError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    return METHODS[method](weights)
+    return METHODS[method](weights, tissue_rests)
 
 
 def shipped_weights(name: str = "compact") -> Path:

@@ -43,7 +43,7 @@ def run_demo(settings: DemoSettings, progress: Progress = no_progress) -> list[O
 
 
 def _one_by_one(settings: DemoSettings, progress: Progress) -> list[Outcome]:
-    corrector = make_corrector(settings.method, settings.weights)
+    corrector = make_corrector(settings.method, settings.weights, tissue_rests=True)
     total = 100 * len(settings.cases)
     outcomes = []
     for number, case in enumerate(settings.cases):
@@ -122,7 +122,7 @@ def _work(case: Case, settings: DemoSettings) -> Outcome:
 @cache
 def _corrector(method: str, weights: Path | None) -> Corrector:
     """Load the weights once in each worker."""
-    corrector = make_corrector(method, weights)
+    corrector = make_corrector(method, weights, tissue_rests=True)
     if method != "identity":
         import torch
 

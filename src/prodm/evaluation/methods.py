@@ -72,7 +72,7 @@ def of_corrector(name: str) -> Method:
     """Return a method that ``prodm correct`` knows by name and that needs no weights."""
     from prodm.correction import make_corrector
 
-    corrector = make_corrector(name, None)
+    corrector = make_corrector(name, None, tissue_rests=True)
 
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         return corrector(blocks, spacing_mm, steps=None, seed=seed)
@@ -88,21 +88,28 @@ BY_NAME: dict[str, Callable[[], Method]] = {
 }
 
 
-def find_method(source: str, *, num_jumps: int | None = None, name: str | None = None) -> Method:
+def find_method(
+    source: str,
+    *,
+    num_jumps: int | None = None,
+    name: str | None = None,
+    tissue_rests: bool = True,
+) -> Method:
     """Return the method of a run folder, a weights file, or one of ``BY_NAME``.
 
     ``num_jumps`` takes the place of the network calls that the run's own settings ask for.
+    ``tissue_rests`` holds for scans of the simulator (``prodm.model.placing``).
     """
     if source in BY_NAME and not Path(source).exists():
         return BY_NAME[source]()
     weights = _weights(source)
     if weights is not None:
-        return _trained(weights, name or _short(source), source, num_jumps)
+        return _trained(weights, name or _short(source), source, num_jumps, tissue_rests)
     parts = source.split("+")
     files = [file for file in map(_weights, parts) if file is not None]
     if 2 <= len(files) == len(parts):
         together = name or " + ".join(_short(part) for part in parts)
-        return _together(files, together, source, num_jumps)
+        return _together(files, together, source, num_jumps, tissue_rests)
     raise ProdmError(
         f"{source} is neither a run folder, nor a weights file, nor one of the methods "
         f"{', '.join(BY_NAME)}"
@@ -208,14 +215,16 @@ class MethodCorrector:
         return self.method.correct(blocks_hu, spacing_mm, seed)
 
 
-def _trained(weights: Path, name: str, source: str, num_jumps: int | None) -> Method:
+def _trained(
+    weights: Path, name: str, source: str, num_jumps: int | None, tissue_rests: bool
+) -> Method:
     from prodm.evaluation.validation import correct_hu
     from prodm.model.baselines import METHODS, build_predict
     from prodm.model.checkpoint import load_network
 
     trained = load_network(weights)
     if trained.settings.method == "separator":
-        return _phased([weights], name, source)
+        return _phased([weights], name, source, tissue_rests)
     if trained.settings.method in ("reader", "focuser", "placer"):
         raise ProdmError(
             f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
@@ -246,7 +255,9 @@ def _calibration(info: dict[str, Any], source: str) -> dict[str, Calibration]:
     return {level: calibration for level, calibration in read.items() if calibration is not None}
 
 
-def _together(files: list[Path], name: str, source: str, num_jumps: int | None) -> Method:
+def _together(
+    files: list[Path], name: str, source: str, num_jumps: int | None, tissue_rests: bool
+) -> Method:
     """Return the method of a separator with what comes before and after it."""
     from prodm.model.checkpoint import load_network
 
@@ -256,14 +267,14 @@ def _together(files: list[Path], name: str, source: str, num_jumps: int | None) 
             f"after a separator come a reader, a focuser, a placer and nothing else, got {source}"
         )
     if phase_alone:
-        return _phased(files, name, source)
-    return _consistent(files, name, source, num_jumps)
+        return _phased(files, name, source, tissue_rests)
+    return _consistent(files, name, source, num_jumps, tissue_rests)
 
 
-def _phased(files: list[Path], name: str, source: str) -> Method:
+def _phased(files: list[Path], name: str, source: str, tissue_rests: bool) -> Method:
     from prodm.correction.correctors import load_phase
 
-    corrector = load_phase(*files)
+    corrector = load_phase(*files, tissue_rests=tissue_rests)
 
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         return corrector(blocks, spacing_mm, steps=None, seed=seed)
@@ -279,11 +290,13 @@ def _phased(files: list[Path], name: str, source: str) -> Method:
     )
 
 
-def _consistent(files: list[Path], name: str, source: str, num_jumps: int | None) -> Method:
+def _consistent(
+    files: list[Path], name: str, source: str, num_jumps: int | None, tissue_rests: bool
+) -> Method:
     from prodm.correction.correctors import load_consistent
     from prodm.model.checkpoint import load_info
 
-    corrector = load_consistent(*files)
+    corrector = load_consistent(*files, tissue_rests=tissue_rests)
     counted = _Counted(corrector.model[1])
     corrector = replace(corrector, model=(corrector.model[0], counted))
 

@@ -37,7 +37,7 @@ from prodm.model.baselines import Predict
 from prodm.model.finding import find_motions, settle_motions
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share
-from prodm.model.placing import odds_evidence, settle
+from prodm.model.placing import centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -92,6 +92,7 @@ class Separator:
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
     placer: tuple[Predict, int] | None = None  # a placer
     focuser: tuple[Predict, int] | None = None  # and a focuser
+    tissue_rests: bool = True  # and so tells where calcium belongs; see ``prodm.model.placing``
 
     def look(self, windows: Tensor) -> Tensor:
         """Return what a reader is shown of windows [B, k, Y, X] (``look_through``)."""
@@ -190,6 +191,8 @@ def settle_block(
     block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundMotion, separator: Separator
 ) -> FoundMotion:
     """Return the motion that was found in a block [Z, Y, X] with its likeliest place."""
+    if not separator.tissue_rests:
+        return centred(motion)
     return settle(motion, place_evidence(block_hu, moving_hu, odds, motion, separator))
 
 
@@ -316,9 +319,13 @@ def correct_scan(
     def evidence(n: int, motion: FoundMotion) -> Tensor:
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
 
+    if separator.tissue_rests:
+        motions = settle_motions(motions, evidence)
+    else:
+        motions = [None if motion is None else centred(motion) for motion in motions]
     return [
         put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-        for n, motion in enumerate(settle_motions(motions, evidence))
+        for n, motion in enumerate(motions)
     ]
 
 

@@ -10,11 +10,16 @@ c cos(theta) + d sin(theta). Two things tell the place (c, d):
     the image    What a trained placer makes of all that lies around (``prodm.model.resting``) or,
                  without one, a separator's odds that calcium rests, over the lesion's pixels.
 
+Both hold where the tissue rests while its calcium moves, as the simulator has it. In a patient it
+moves along: nothing tells, nothing is missing anywhere, and calcium is best put where it was seen
+on average, as the tissue around it was (``centred``).
+
 The place is where the two together are likeliest. The first is a density over many motions that
 were drawn as the simulator draws them, each counting by how close its shape is. Both are maps
 [33, 33] of how far, in rows and columns of pixels, a lesion rests from where its motion puts it.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -50,6 +55,14 @@ def settle(motion: FoundMotion, evidence: Tensor) -> FoundMotion:
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])
     y_px = row - FARTHEST_PX + between_samples(score[row - 1 : row + 2, column])
     return motion.translated(-x_px, -y_px)
+
+
+def centred(motion: FoundMotion) -> FoundMotion:
+    """Return a motion about the place where the lesion was seen on average."""
+    x_px, y_px = place_of(motion).tolist()
+    along_z = motion.slice_shift
+    middle = replace(motion, slice_shift=None if along_z is None else along_z - along_z.mean())
+    return middle.translated(-x_px, -y_px)
 
 
 def place_of(motion: FoundMotion) -> Tensor:
