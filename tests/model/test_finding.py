@@ -123,7 +123,7 @@ def test_what_falls_apart_is_no_calcium() -> None:
     """The more there is in focus, the less it must sharpen."""
     true = drift(9.0, -6.0)
     moving = true.apply(lesion(30, 30))
-    beside = moving + 1.5 * lesion(40, 40, 4.0)  # and something large that rests
+    beside = moving + 0.8 * lesion(40, 40, 4.0)  # and something large that rests
     assert sharpness_cost(beside, true) > -1.0
     assert is_calcium(moving, true)
     assert is_calcium(beside, true)

@@ -28,13 +28,13 @@ from prodm.model.placing import LESION_HU, settle
 from prodm.model.search import SearchSettings, search, search_together, sharpness_cost
 from prodm.runs import Progress, no_progress
 
-MOST_TOGETHER = 6  # blocks that are searched together
+MOST_TOGETHER = 4  # blocks that are searched together
 SHARPER = -1.0  # cost of a shared motion below which no other is looked for; rest costs -1
 ALONE_PRICE = 0.5  # what a motion of its own must cost less than the shared one
 RESTLESS_PRICE = 0.15  # and less than rest
-ENOUGH_VOXELS = 45  # in focus; what has fewer must be sharper than at rest, what has more need not
+ENOUGH_VOXELS = 60  # in focus; what has fewer must be sharper than at rest, what has more need not
 LENIENCE = 0.7  # of the cost, for each factor e of voxels
-MOST_BLURRED = -0.5  # cost of any calcium at most
+MOST_BLURRED = -0.7  # cost of any calcium at most
 MOST_VOXELS = 3000  # with more, it is bone, unless it is sharper than at rest
 
 Evidence = Callable[[int, FoundMotion], Tensor]  # of a block's places, were a motion its own
