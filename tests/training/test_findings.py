@@ -1,6 +1,5 @@
 """What is learnt from must be the truth, in the frame of the motion that was found."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from prodm.errors import ProdmError
 from prodm.model.focusing import REFOCUSED, VIEWS
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import Separation, Separator
-from prodm.model.reading import angles_rad, without_translation
 from prodm.motion.trajectory import Trajectory
 from prodm.pairs.blocks import STORED_SHAPE
 from prodm.pairs.store import BlockRow
@@ -20,8 +18,6 @@ from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 from prodm.training import findings
 from prodm.training.findings import (
-    ERROR_SPREAD,
-    TYPICAL_ERROR_PX,
     Finding,
     carried_along,
     draw_finding,
@@ -29,13 +25,11 @@ from prodm.training.findings import (
     draw_places,
     find,
     load_findings,
-    nearly,
 )
 from prodm.training.windows import Block, WindowSettings, draw_trajectory
 
 SETTINGS = WindowSettings(calcium_share=1.0, random_start_share=0.0)
-NOTHING = (lambda *_: torch.zeros(0), 3)
-BLIND = Separator(*NOTHING, reader=NOTHING)  # what they would see is given by the tests
+BLIND = Separator(lambda *_: torch.zeros(0), 3)  # what it would see is given by the tests
 SPACING_MM = (3.0, 0.5, 0.5)
 
 
@@ -201,45 +195,3 @@ def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProdmError, match="holds no findings"):
         load_findings(tmp_path)
-
-
-def test_without_a_reader_motions_are_near_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Trajectory] = []
-
-    def remembered(*arguments: object) -> Trajectory:
-        drawn.append(draw_trajectory(*arguments))  # type: ignore[arg-type]
-        return drawn[-1]
-
-    monkeypatch.setattr(findings, "draw_trajectory", remembered)
-    monkeypatch.setattr(
-        findings,
-        "separate_by_network",
-        lambda blocks, _: Separation(torch.zeros_like(blocks), torch.zeros_like(blocks)),
-    )
-    near: list[FoundMotion] = []
-
-    def kept(true: FoundMotion, rng: np.random.Generator) -> FoundMotion:
-        near.append(nearly(true, rng))
-        return near[-1]
-
-    monkeypatch.setattr(findings, "nearly", kept)
-    result = find(block(), replace(BLIND, reader=None), SETTINGS, np.random.default_rng(3))
-    assert result is not None
-    true = path_of(drawn[-1])
-    away = without_translation(near[-1].shift_at(angles_rad()) - true.shift_at(angles_rad()))
-    assert 0.01 < float(away.abs().max()) < 3.0
-    refocused, still = result.views[REFOCUSED].astype(float), result.still.astype(float)
-    assert np.corrcoef(refocused.ravel(), still.ravel())[0, 1] > 0.8
-
-
-def test_errors_near_the_truth_are_of_the_size_that_scans_leave() -> None:
-    rng = np.random.default_rng(0)
-    true = FoundMotion(torch.zeros(NUM_VIEWS), 0.3, torch.ones(NUM_VIEWS))
-    motions = [nearly(true, rng) for _ in range(200)]
-    sizes = [
-        float(without_translation(motion.shift_at(angles_rad())).square().mean().sqrt())
-        for motion in motions
-    ]
-    assert np.median(sizes) == pytest.approx(TYPICAL_ERROR_PX, rel=0.15)
-    assert np.std(np.log(sizes)) == pytest.approx(ERROR_SPREAD, rel=0.15)
-    assert all(0 <= float(m.slice_shift.max()) <= 1 for m in motions if m.slice_shift is not None)

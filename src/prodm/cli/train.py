@@ -71,13 +71,6 @@ from prodm.errors import ProdmError
     help="Blocks whose motions are found, before a focuser or a placer learns from them.",
 )
 @click.option(
-    "--motions",
-    type=click.Choice(["found", "near"]),
-    default="found",
-    show_default=True,
-    help="Find each block's motion by itself, or draw one near the truth, as scans find it.",
-)
-@click.option(
     "--findings-of",
     type=click.Path(path_type=Path),
     metavar="RUN",
@@ -104,7 +97,6 @@ def train(
     separator_file: Path | None,
     reader_file: Path | None,
     num_findings: int,
-    motions: str,
     findings_of: Path | None,
     workers: int | None,
     validation_patches: int,
@@ -159,7 +151,7 @@ def train(
             make_findings(
                 output / FINDINGS,
                 pairs,
-                partial(_load_separator, files if motions == "found" else files[:1]),
+                partial(_load_separator, files),
                 settings.windows,
                 count=num_findings,
                 seed=settings.seed,

@@ -1,10 +1,8 @@
 """What a focuser and a placer learn from: blocks of training patients whose motion was found.
 
 Each block is moved afresh, as training windows are, and its motion is then found as a correction
-of that block alone would find it, by a separator, a reader and the search. The blocks of a scan
-together find it better (``prodm.model.finding``). So without a reader it is not looked for at all:
-it is the true one with an error of the size that they leave (``nearly``). Either takes far longer
-than learning from it, so that what was found is kept, one file for each:
+would find it, by a separator, a reader and the search. That takes half a second a block, far
+longer than learning from it, so that what was found is kept, one file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
@@ -23,7 +21,6 @@ the file alone, so that files may be made in any order, by several processes, an
 missing ones.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -41,15 +38,13 @@ from scipy import ndimage
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
-from prodm.model.families import draw_motions
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion, place
-from prodm.model.phasing import STILL_HU, Separator, find_motion, may_move, separate_by_network
+from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
 from prodm.model.placing import log_density, place_of
-from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
-from prodm.model.search import LEAST_DIPS, SearchSettings, dips
+from prodm.model.search import SearchSettings
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
 from prodm.pairs.store import Pairs
 from prodm.physics import phase
@@ -64,8 +59,6 @@ ODDS_UNIT = 1e-3
 MOST_TRIES = 100
 CARRIED_SHARE = 0.3  # of blocks whose tissue moves with its calcium
 CARRIED_PX = 6.0  # how far around
-TYPICAL_ERROR_PX = 0.35  # of s up to a translation: the median of what the blocks of a scan find,
-ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
 
 
 LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
@@ -103,7 +96,7 @@ def make_findings(
 ) -> None:
     """Find motions in ``count`` blocks; files that are there already stay.
 
-    ``load`` gives each process the separator, with a reader or without, that it looks through.
+    ``load`` gives each process the separator, with its reader, that it looks through.
     """
     folder.mkdir(exist_ok=True)
     missing = [n for n in range(count) if not _file(folder, n).exists()]
@@ -212,12 +205,8 @@ def find(
     seen = cut(moved)
     parts = separate_by_network(seen[None], separator)
     moving, odds = seen - parts.background_hu[0], parts.still_hu[0] / STILL_HU
-    if separator.reader is None:
-        shows = may_move(moving) and dips(moving) >= LEAST_DIPS
-        motion = nearly(true, rng) if shows else None
-    else:
-        generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
-        motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
+    generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
+    motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
     if motion is None or motion.is_rest:
         return None
     resting = cut(calcium) if calcium.any() else moving
@@ -240,21 +229,6 @@ def find(
         likely=log_density(motion).numpy(),
     )
     return _trimmed(found)
-
-
-def nearly(true: FoundMotion, rng: np.random.Generator) -> FoundMotion:
-    """Return a motion as wrong as the blocks of a scan leave it, place aside.
-
-    What is added is a motion of the simulator made small. Along z hardly anything is found.
-    """
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    drawn = draw_motions(1, true.start_rad, generator)
-    added = FoundMotion(drawn.shift(drawn.displacement())[0], true.start_rad)
-    size_px = without_translation(added.shift_at(angles_rad())).square().mean().sqrt()
-    error_px = TYPICAL_ERROR_PX * math.exp(ERROR_SPREAD * rng.standard_normal())
-    shift_px = true.shift_px + error_px / float(size_px) * added.shift_px
-    along_z = None if true.slice_shift is None else float(rng.random()) * true.slice_shift
-    return FoundMotion(shift_px, true.start_rad, along_z)
 
 
 def carried_along(
