@@ -177,6 +177,7 @@ def test_the_next_commands_are_three_that_exist() -> None:
         name, *arguments = command.split()[1:]
         cli.commands[name].make_context(name, arguments)  # refuses what it does not know
     assert commands[2].endswith("--weights w.safetensors")
+    assert "--tissue still" in commands[2]  # as in the demo, which was simulated
     assert f"--seed {FIRST_SEED}" in commands[0]
 
 

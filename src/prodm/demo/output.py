@@ -95,7 +95,8 @@ def next_commands(settings: DemoSettings) -> list[str]:
     name = f"phantoms/phantom-{case.seed:05d}"
     correct = (
         f"prodm correct moved/moving.nii.gz --region {name}_heart.nii.gz -o corrected "
-        f"--method {settings.method} --steps {settings.steps} --samples {settings.samples}"
+        f"--tissue still --method {settings.method} "
+        f"--steps {settings.steps} --samples {settings.samples}"
     )
     if settings.weights is not None:
         correct += f" --weights {settings.weights}"
