@@ -72,10 +72,9 @@ def main() -> None:
         seed=arguments.seed,
     )
     method = find_method(arguments.run, num_jumps=4)
-    print(
-        "| corrected | blocks | Agatston MAE | grade accuracy | Dice loss | best translation | r |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    columns = ("Agatston MAE", "grade accuracy", "Dice loss", "best translation", "r", "invented")
+    print(f"| corrected | blocks | {' | '.join(columns)} |")
+    print("|---" * 8 + "|")
     for name, row in compare(selection, method, arguments.seed).items():
         print(f"| {name} | {row} |", flush=True)
 
