@@ -1,6 +1,6 @@
 """What it is worth that the blocks of a scan look for their motion together, and what it costs.
 
-    python benchmarks/sharing.py PAIRS --run RUN [--max-patches 300] [--seed 0]
+    python benchmarks/sharing.py PAIRS --run RUN [--max-scans 8] [--seed 0]
 
 The simulator moves all calcium of a scan alike. A heart need not. So the moving blocks of held-out
 patients are corrected each by itself, and all blocks of a scan together; and both once more where
@@ -12,7 +12,7 @@ Blocks are judged one by one; those without calcium tell how frequently some is 
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,16 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--run", required=True, help="as prodm evaluate takes it")
-    parser.add_argument("--max-patches", type=int, default=None)
+    parser.add_argument("--max-scans", type=int, default=None, help="with calcium; all motions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", choices=["validation", "test"], default="test")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    selection = select(
-        Pairs(arguments.pairs),
-        arguments.split,
-        max_patches=arguments.max_patches,
-        seed=arguments.seed,
+    selection = _some(
+        select(Pairs(arguments.pairs), arguments.split), arguments.max_scans, arguments.seed
     )
     method = find_method(arguments.run, num_jumps=4)
     columns = ("Agatston MAE", "grade accuracy", "Dice loss", "best translation", "r", "invented")
@@ -106,6 +103,14 @@ def compare(selection: Selection, method: Method, seed: int) -> dict[str, Row]:
                 if wants_mixed == is_mixed:
                     rows[name].add(correct(moving, scan, motion), moving, scan)
     return rows
+
+
+def _some(selection: Selection, max_scans: int | None, seed: int) -> Selection:
+    """Return scans with several motions, those with calcium, or some of them at random."""
+    scans = [scan for scan, motions in selection.motions.items() if len(motions) > 1]
+    order = np.random.default_rng(seed).permutation(len(scans))[:max_scans]
+    kept = {scans[n]: selection.motions[scans[n]] for n in sorted(order)}
+    return replace(selection, motions=kept)
 
 
 def _moving(selection: Selection, scan: ScanBlocks) -> Iterator[tuple[bool, Blocks, int]]:

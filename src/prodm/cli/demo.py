@@ -69,7 +69,10 @@ def demo(
     click.echo(f"\n{output / 'report.html'}\n\nNext, one of these patients step by step:")
     for command in content["next_commands"]:
         click.echo(f"  {command}")
-    click.echo("Then put a scan of your own in place of moved/moving.nii.gz. Research use only.")
+    click.echo(
+        "Then put a scan of your own in place of moved/moving.nii.gz, without --tissue still. "
+        "Research use only."
+    )
 
 
 def _print_table(outcomes: Sequence[Outcome]) -> None:

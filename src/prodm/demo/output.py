@@ -208,6 +208,7 @@ def _about(outcome: Outcome, settings: DemoSettings) -> str:
 def _next(settings: DemoSettings) -> str:
     commands = "\n".join(escape(command) for command in next_commands(settings))
     return (
-        "<section><h2>Next: one of these patients step by step; then a scan of your own</h2>"
+        "<section><h2>Next: one of these patients step by step; then a scan of your own, "
+        "without --tissue still</h2>"
         f"<pre>{commands}</pre></section>"
     )
