@@ -102,7 +102,13 @@ def test_two_hundred_requests_at_once_lose_no_rating(
             for reader in store.readers()
             for n, record in enumerate(store.readings(reader))
         ]
-    with running(folder, LOCAL) as url, httpx.Client(base_url=url, timeout=60) as http:
+    # A connection for each, kept to the end: a pool that closes some meanwhile may take one away
+    # from a thread that it was just given to.
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    with (
+        running(folder, LOCAL) as url,
+        httpx.Client(base_url=url, timeout=60, limits=limits) as http,
+    ):
 
         def send(job: tuple[Any, str, int]) -> int:
             reader, reading_id, score = job
