@@ -120,3 +120,12 @@ def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "correctors.py"))
     with pytest.raises(ProdmError, match=r"ships without compact\.safetensors; name a file"):
         make_corrector("network", None, tissue_rests=True)
+
+
+@pytest.mark.parametrize("tissue_rests", [True, False])
+def test_methods_that_ship_know_whether_tissue_rests(tissue_rests: bool) -> None:
+    prodm: Any = make_corrector("prodm", None, tissue_rests=tissue_rests)
+    phase_net: Any = make_corrector("phase-net", None, tissue_rests=tissue_rests)
+    for separator in (prodm.phases.separator, phase_net.separator):
+        assert separator.tissue_rests == tissue_rests
+        assert separator.placer is not None

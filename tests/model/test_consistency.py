@@ -1,5 +1,7 @@
 """Held to its physics, a network can neither lose calcium nor make it up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from prodm.model.consistency import TRUSTED, Phases, correct_consistently
 from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
 from prodm.model.phasing import Separator, trust
+from prodm.model.placing import place_of
 from prodm.model.reading import NUM_ANGLES, angles_rad
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
 from prodm.model.search import SearchSettings
@@ -156,3 +159,15 @@ def test_samples_of_a_scan_share_its_motions() -> None:
     assert count == 2 * num_slices
     (elsewhere, _) = Phases(phases.separator, SEARCH)(scan, generator)
     assert torch.equal(elsewhere.corrected_hu, first.corrected_hu)
+
+
+def test_where_tissue_moves_calcium_stays_where_it_was_seen_on_average() -> None:
+    separator = knows_the_background(tissue(), moved())
+    generator = torch.Generator().manual_seed(0)
+    away = []
+    for rests in (True, False):
+        (block,) = Phases(replace(separator, tissue_rests=rests), SEARCH)(moved()[None], generator)
+        assert block.motion is not None
+        away.append(float(place_of(block.motion).norm()))
+    assert away[0] > 2  # a drift of 9 and 5 pixels, from where it rested
+    assert away[1] < 0.05
