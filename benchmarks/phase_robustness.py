@@ -33,10 +33,10 @@ from scipy import ndimage, stats
 from prodm.benchmarks.robustness import CASES, INNER, Block, Seen
 from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure
+from prodm.model.classical import correct_without_weights
 from prodm.model.phasing import (
     Phased,
     correct_by_phase,
-    correct_without_weights,
     separate_by_network,
 )
 from prodm.model.search import SearchSettings

@@ -153,7 +153,47 @@ def test_evidence_of_blocks_that_move_together_adds_up() -> None:
     assert moved.tolist() == pytest.approx([0.0, 3.0], abs=0.6)
 
 
-def test_only_the_strongest_blocks_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_of_all_blocks_is_averaged_and_counts_by_its_dark_streaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A block without dark streaks, or one that was read to rest, says little of the motion."""
+    read: list[Tensor] = []
+
+    def remembered(blocks: object, settings: object, draws: object, path: Tensor) -> object:
+        read.append(path)
+        return [true]
+
+    monkeypatch.setattr(finding, "search_together", remembered)
+    true = drift(9.0, -6.0)
+    bright = lesion(30, 30)  # no dark streak at all
+    moving = [true.apply(lesion(30, 30)), true.apply(lesion(36, 28)), bright]
+    paths = [path_of(true), path_of(true), path_of(drift(-9.0, 6.0))]
+    find_motions(moving, paths, SEARCH, generator())
+    torch.testing.assert_close(read[0], path_of(true))
+    find_motions(moving[:2], [path_of(true), path_of(drift(0.0, 0.0))], SEARCH, generator())
+    torch.testing.assert_close(read[1], path_of(true))
+
+
+def test_dense_calcium_without_dark_streaks_is_not_asked_for_the_motion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[Tensor]] = []
+
+    def remembered(blocks: list[Tensor], *rest: object) -> list[FoundMotion]:
+        asked.append(blocks)
+        return [true]
+
+    monkeypatch.setattr(finding, "search_together", remembered)
+    monkeypatch.setattr(finding, "MOST_TOGETHER", 1)
+    true = drift(9.0, -6.0)
+    dense = 5 * lesion(30, 30, 8.0) - 20  # all of its dark part together is more
+    moving = [dense, true.apply(lesion(30, 30))]
+    assert float(dense.clamp(max=0).norm()) > float(moving[1].clamp(max=0).norm())
+    find_motions(moving, [path_of(true)] * 2, SEARCH, generator())
+    assert asked[0][0] is moving[1]
+
+
+def test_only_some_blocks_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     def remembered(blocks: list[Tensor], *rest: object) -> list[FoundMotion]:

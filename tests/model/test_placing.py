@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion
-from prodm.model.placing import centred, odds_evidence, place_of, settle
+from prodm.model.placing import FARTHEST_PX, centred, log_density, odds_evidence, place_of, settle
 from prodm.model.reading import angles_rad
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -52,6 +52,18 @@ def test_a_drift_starts_at_rest(wrong: tuple[float, float]) -> None:
     seen = drift().apply(lesion())
     settled = settled_by(drift().translated(*wrong), seen, NOTHING_KNOWN)
     assert away(settled, drift()) < 1.0
+
+
+def test_a_known_start_leaves_fewer_places() -> None:
+    """Oscillations go mainly along x or y: of the circle of places, few parts are left."""
+    motion = oscillation(9.0, 2.0, 0.3)
+    entropy = {}
+    for start_rad in (None, 0.0):
+        density = log_density(motion, start_rad).flatten().softmax(dim=0)
+        entropy[start_rad] = float(-(density * density.log()).sum())
+    assert entropy[0.0] < entropy[None] - 0.05
+    row, column = divmod(int(log_density(drift(), 0.0).argmax()), 2 * FARTHEST_PX + 1)
+    assert (row, column) == pytest.approx((FARTHEST_PX, FARTHEST_PX), abs=1)
 
 
 def test_oscillations_of_one_shape_rest_on_a_circle() -> None:

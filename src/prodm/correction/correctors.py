@@ -121,6 +121,10 @@ class PhaseCorrector:
         progress: Progress = no_progress,
     ) -> Blocks:
         """Return the corrected blocks; there are no steps to choose."""
+        if self.separator is None:
+            from prodm.model.classical import correct_hu_without_weights
+
+            return correct_hu_without_weights(blocks_hu, seed=seed)
         from prodm.model.phasing import correct_hu_by_phase
 
         return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, progress=progress)

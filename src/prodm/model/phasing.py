@@ -5,38 +5,31 @@
 
 Calcium is put back in focus, and what is taken away is how that calcium is seen when it moves: none
 can be invented, and all else stays as it is, the grain of the tissue included. The whole difficulty
-is e, since the faint negative and streaky parts of a moving lesion tell the motion. It comes from
-one of two places:
-
-    ``separate_by_network``    a separator network, trained on the simulator's exact answer. It
-        also guesses the calcium at rest, blurred where it is not sure, which tells its place.
-        A focuser, where there is one, then takes a second look, at the image with the motion
-        undone, and its answer takes the place of x (``prodm.model.focusing``).
-    ``correct_without_weights``  classical means. What is brighter than its surroundings gives a
-        first e, which lacks most of what is negative, so that the search looks for the
-        sharpest image. Then, in turns: the peaks of the focused image, moved again, are what the
-        calcium must look like; what remains of y is smoothed and becomes the background. The
-        less of what moves the motion explains, the less is changed.
+is e, since the faint negative and streaky parts of a moving lesion tell the motion. A separator
+network, trained on the simulator's exact answer, tells it (``separate_by_network``). It also
+guesses the calcium at rest, blurred where it is not sure, which tells its place. A focuser, where
+there is one, then takes a second look, at the image with the motion undone, and its answer takes
+the place of x (``prodm.model.focusing``). How far one comes without a network is in
+``prodm.model.classical``.
 
 Without a guess the lesion stays at the centre of what was observed, because a translation
 shows in no image of what moves; only the anatomy around it tells.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
-from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.finding import find_motions, settle_motions
 from prodm.model.focusing import REFOCUSED, focus, look_again
-from prodm.model.motions import FoundMotion, explained_share
+from prodm.model.motions import FoundMotion, explained_share, without_grain
 from prodm.model.placing import centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
@@ -45,22 +38,16 @@ from prodm.model.search import SearchSettings, search
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
-SURROUNDINGS_PX = 17  # width of the median that tells what is brighter than its surroundings
-BRIGHTER_HU = 40.0
-SEED_HU = 100.0  # motion lowers peaks, so calcium is looked for below 130 HU
-SEED_BRIGHTER_HU = 70.0
-LARGEST_PX = 400  # pixels in a slice: what is larger is bone, or the wall of the heart
-REACH_PX = 17  # how far beyond its bright part the calcium may show
-BEHIND_PX = 9  # width of the median that smooths the background
+HIDDEN_HU = 60.0  # a voxel of a lesion that did not seem to move is brighter, once in focus
+HIDDEN_VOXELS = 14  # that it has at least; what has fewer may be grain
+SUPPORT_HU = 25.0  # what the separator saw there on average, once in focus, as a trace of it
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
-FIRST_STEPS = 20  # of the search, while what moves is known only roughly
-TRUSTED_ALONE = (0.5, 0.9)  # see ``trust``; without a network to fall back on
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
 PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
 LEFT_HU = 20.0  # what may be left over there, grain
-PEAK_SHARE = 0.15  # of the largest value: what counts as calcium once it is in focus
+SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +142,7 @@ def put_in_focus(
     if motion.is_rest or separator.focuser is None:
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
-    still = focus(views, *separator.focuser)
+    still = without_grain(focus(views, *separator.focuser))
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED])
 
@@ -193,7 +180,8 @@ def settle_block(
     """Return the motion that was found in a block [Z, Y, X] with its likeliest place."""
     if not separator.tissue_rests:
         return centred(motion)
-    return settle(motion, place_evidence(block_hu, moving_hu, odds, motion, separator))
+    evidence = place_evidence(block_hu, moving_hu, odds, motion, separator)
+    return settle(motion, evidence, SIMULATED_START_RAD)
 
 
 def place_evidence(
@@ -233,32 +221,6 @@ def put_back(block_hu: Tensor, moving_hu: Tensor, still_hu: Tensor, motion: Foun
     return block_hu - seen + still_hu - passes * too_much
 
 
-def correct_without_weights(
-    block_hu: Tensor,
-    settings: SearchSettings,
-    generator: torch.Generator,
-    *,
-    num_turns: int = 1,
-) -> Phased:
-    """Correct one block [Z, Y, X] by classical means alone."""
-    hu = block_hu.numpy()
-    bright, near = _bright_parts(hu)
-    if not bright.any():
-        return Phased(block_hu, torch.zeros_like(block_hu), None)
-    moving = torch.from_numpy(bright)
-    first = replace(settings, num_steps=FIRST_STEPS, least_dips=0.0)  # dips are not seen yet
-    motion = search(moving, first, generator)[0]
-    for _ in range(num_turns):
-        calcium = _peaks(motion.refocus(moving))
-        seen = motion.apply(calcium)
-        seen = seen * float((seen * moving).sum() / (seen**2).sum().clamp(min=1))
-        behind = _median(hu - seen.numpy(), BEHIND_PX)
-        moving = torch.from_numpy(np.where(near, hu - behind, 0).astype(np.float32))
-        motion = search(moving, settings, generator)[0]
-    share = trust(Phased(block_hu, moving, motion).explained, TRUSTED_ALONE)
-    return Phased(in_focus(block_hu, moving, motion, share), moving, motion)
-
-
 def trust(explained: float, trusted: tuple[float, float]) -> float:
     """Weight of the phase, from 0 to 1, for the share of what moves that it explains.
 
@@ -273,23 +235,16 @@ def trust(explained: float, trusted: tuple[float, float]) -> float:
 
 def correct_hu_by_phase(
     blocks_hu: NDArray[np.float32],
-    separator: Separator | None,
+    separator: Separator,
     *,
     seed: int,
     settings: SearchSettings | None = None,
     progress: Progress = no_progress,
 ) -> NDArray[np.float32]:
-    """Correct the blocks [N, Z, Y, X] of one scan, in HU.
-
-    Without a ``separator`` it does without weights, each block with a motion of its own.
-    """
+    """Correct the blocks [N, Z, Y, X] of one scan, in HU."""
     settings = SearchSettings() if settings is None else settings
     generator = torch.Generator().manual_seed(seed)
-    blocks = torch.from_numpy(blocks_hu)
-    if separator is None:
-        phased = [correct_without_weights(block, settings, generator) for block in blocks]
-    else:
-        phased = correct_scan(blocks, separator, settings, generator, progress)
+    phased = correct_scan(torch.from_numpy(blocks_hu), separator, settings, generator, progress)
     corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
     return corrected
 
@@ -320,13 +275,47 @@ def correct_scan(
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
 
     if separator.tissue_rests:
-        motions = settle_motions(motions, evidence)
+        motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
     else:
         motions = [None if motion is None else centred(motion) for motion in motions]
+    shared = _most_common(motions) if separator.tissue_rests else None
     return [
-        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+        look_for_hidden(blocks_hu[n], moving[n], odds[n], shared, separator)
+        if shared is not None and (motion is None or motion.is_rest)
+        else put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
         for n, motion in enumerate(motions)
     ]
+
+
+def _most_common(motions: Sequence[FoundMotion | None]) -> FoundMotion | None:
+    """Return the motion that most blocks share; None where all rest."""
+    moving = [motion for motion in motions if motion is not None and not motion.is_rest]
+    return max(moving, key=lambda one: sum(other is one for other in moving), default=None)
+
+
+def look_for_hidden(
+    block_hu: Tensor,
+    moving_hu: Tensor,
+    odds: Tensor,
+    motion: FoundMotion,
+    separator: Separator,
+) -> Phased:
+    """Correct a block [Z, Y, X] in which nothing was seen to go along with the scan's motion.
+
+    A small lesion may fall apart so far that a separator sees no more than traces of it. With the
+    motion undone it is sharp again, and a focuser can tell it from what is smeared then. It counts
+    where it is more than grain, and where the traces come into focus there too. All else rests.
+    """
+    at_rest = Phased(block_hu, moving_hu, None)
+    if separator.focuser is None:
+        return at_rest
+    views = look_again(block_hu, moving_hu, odds, motion)
+    still = without_grain(focus(views, *separator.focuser))
+    lesion = still > HIDDEN_HU
+    if lesion.sum() < HIDDEN_VOXELS or float(views[REFOCUSED][lesion].mean()) < SUPPORT_HU:
+        return at_rest
+    seen = motion.apply(still)
+    return Phased(block_hu - seen + still, seen, motion, still)
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
@@ -349,37 +338,3 @@ def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
         behind.flatten(0, 1)[wanted], still.flatten(0, 1)[wanted] = seen[:, 0], seen[:, 1]
     background = to_hu(behind) + (blocks_hu - to_hu(image)).clamp(max=0)
     return Separation(background, still * STILL_HU)
-
-
-def _bright_parts(hu: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return what is much brighter than its surroundings [Z, Y, X], and where that is near.
-
-    Large things are left out, and those that reach the border: they are cut off there, and what
-    is cut off cannot be put in focus.
-    """
-    excess = hu - _surroundings(hu)
-    strong = excess > BRIGHTER_HU
-    dense = hu >= CALCIUM_THRESHOLD_HU  # the inside of bone is as bright as its surroundings
-    labels, count = ndimage.label(strong | dense, np.ones((3, 3, 3)))
-    seeds = np.unique(labels[(hu > SEED_HU) & (excess > SEED_BRIGHTER_HU)])
-    areas_px = [np.bincount(slice_labels.ravel(), minlength=count + 1) for slice_labels in labels]
-    large = np.flatnonzero(np.max(areas_px, axis=0) > LARGEST_PX)
-    cut_off = np.unique([*labels[:, [0, -1]].ravel(), *labels[:, :, [0, -1]].ravel()])
-    bright = strong & np.isin(labels, np.setdiff1d(seeds, [0, *large, *cut_off]))
-    near = ndimage.binary_dilation(bright, np.ones((1, REACH_PX, REACH_PX)))
-    return np.where(bright, excess, 0).astype(np.float32), near
-
-
-def _peaks(still: Tensor) -> Tensor:
-    return torch.where(still > PEAK_SHARE * still.max(), still, torch.zeros_like(still))
-
-
-def _surroundings(hu: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Median of every second pixel around each, which is as smooth and ten times as fast."""
-    coarse = _median(hu[:, ::2, ::2], SURROUNDINGS_PX // 2 + 1)
-    return coarse.repeat(2, axis=1).repeat(2, axis=2)[:, : hu.shape[1], : hu.shape[2]]
-
-
-def _median(hu: NDArray[np.float32], width_px: int) -> NDArray[np.float32]:
-    smoothed: NDArray[np.float32] = ndimage.median_filter(hu, size=(1, width_px, width_px))
-    return smoothed

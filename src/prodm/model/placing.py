@@ -4,7 +4,8 @@ A translation shows in no image of what moves, which tells s(theta) only up to
 c cos(theta) + d sin(theta). Two things tell the place (c, d):
 
     the motion   The simulator's motions of the same shape, which is s without its translation,
-                 rest in few places. For a drift it is one. For an oscillation with one period in
+                 rest in few places, in the fewer where it is known at which angle the scan
+                 starts. For a drift it is one. For an oscillation with one period in
                  the scan it is a circle: sin(2 theta + q) <w, n> is half a wave of three periods,
                  which shows, and half a translation, whose direction depends on that of w.
     the image    What a trained placer makes of all that lies around (``prodm.model.resting``) or,
@@ -36,7 +37,7 @@ SHAPE_ERROR_PX = 0.5  # of a motion that was found
 NUM_INDEPENDENT = 8  # errors of s over the scan
 PLACE_ERROR_PX = 0.7  # what a draw spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
-SHAPE_TRUST = 0.6  # of the density, as an exponent: shapes are not found exactly
+SHAPE_TRUST = 0.85  # of the density, as an exponent: shapes are not found exactly
 EVIDENCE = 2.4  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
@@ -44,12 +45,13 @@ LESION_HU = 60.0
 BRIGHTEST_HU = 500.0  # more counts no more
 
 
-def settle(motion: FoundMotion, evidence: Tensor) -> FoundMotion:
+def settle(motion: FoundMotion, evidence: Tensor, start_rad: float | None = None) -> FoundMotion:
     """Return a motion with its likeliest translation.
 
-    ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there.
+    ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there, and
+    ``start_rad`` the angle at which the scan starts, where that is known.
     """
-    score = SHAPE_TRUST * log_density(motion) + evidence
+    score = SHAPE_TRUST * log_density(motion, start_rad) + evidence
     inside = score[1:-1, 1:-1]
     row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])
@@ -84,21 +86,24 @@ def translation(path: Tensor) -> Tensor:
     return found
 
 
-@lru_cache(maxsize=1)
-def _known_motions() -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=2)
+def _known_motions(start_rad: float | None) -> tuple[Tensor, Tensor]:
     """Shapes [N, angles] of motions of the simulator, and their translations [N, 2]."""
     generator = torch.Generator().manual_seed(0)
     paths = []
     for _ in range(NUM_DRAWS // DRAWS_AT_ONCE):
-        motions = draw_motions(DRAWS_AT_ONCE, None, generator)
+        motions = draw_motions(DRAWS_AT_ONCE, start_rad, generator)
         paths.append(true_path(motions.displacement(), motions.start_rad)[:, 0])
     drawn = torch.cat(paths)
     return without_translation(drawn), translation(drawn)
 
 
-def log_density(motion: FoundMotion) -> Tensor:
-    """Return a map of how many motions of this shape rest there, as a logarithm."""
-    shapes, translations = _known_motions()
+def log_density(motion: FoundMotion, start_rad: float | None = None) -> Tensor:
+    """Return a map of how many motions of this shape rest there, as a logarithm.
+
+    Of those that start at ``start_rad``, or anywhere where that is not known.
+    """
+    shapes, translations = _known_motions(start_rad)
     path = motion.shift_at(angles_rad())
     away = (shapes - without_translation(path)).square().mean(dim=1)
     weight = torch.softmax(-away * NUM_INDEPENDENT / (2 * SHAPE_ERROR_PX**2), dim=0)

@@ -105,26 +105,26 @@ def search(
 
     Rest is among them. ``path`` is what a reader saw, where there is one.
     """
-    return search_together([moving], settings, generator, [path])
+    return search_together([moving], settings, generator, path)
 
 
 def search_together(
     blocks: Sequence[Tensor],
     settings: SearchSettings,
     generator: torch.Generator,
-    paths: Sequence[Tensor | None],
+    path: Tensor | None = None,
 ) -> list[FoundMotion]:
     """Return the motions that may have moved what moves in blocks [Z, Y, X], the likeliest first.
 
-    Rest is among them. ``paths`` are what a reader saw in each block, where there is one.
+    Rest is among them. ``path`` is what a reader saw in all of them, where there is one.
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
-    seen, read = [], []
-    for moving, path in zip(blocks, paths, strict=True):
-        if moving.any() and dips(moving) >= settings.least_dips:
-            seen.append(_Seen.of(moving, path))
-            read += [] if path is None else [path]
+    seen = [
+        _Seen.of(moving, path)
+        for moving in blocks
+        if moving.any() and dips(moving) >= settings.least_dips
+    ]
     if not seen:
         return [rest]
     weights = torch.tensor([one.sharpness for one in seen])
@@ -134,7 +134,7 @@ def search_together(
     costs = torch.stack([_flat_costs(one.image, motions) for one in seen])
     kept = settings.kept_per_family
     motions = _best_of_families(motions, _together(costs, still, weights), kept)
-    for path in read:
+    if path is not None:
         motions = joined(fit_motions(path, settings.start_rad), motions)
     if len(seen) > 1:  # of many candidates, most need no more than a look
         costs = _costs(seen, motions)
