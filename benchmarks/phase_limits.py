@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prodm.correction.correctors import load_phase, shipped_weights
+from prodm.correction.loading import load_phase, shipped_weights
 from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure, summarise
 from prodm.evaluation.patches import Patch, load_patches

@@ -93,7 +93,7 @@ def corrections(
     ways: dict[str, Correct] = dict(zip(SEPARATIONS, (known, classical), strict=False))
     if separator is None:
         return ways
-    from prodm.correction.correctors import load_phase
+    from prodm.correction.loading import load_phase
 
     network = load_phase(separator, reader, focuser).separator
 

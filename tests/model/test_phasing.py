@@ -138,7 +138,7 @@ def sees(calcium: Tensor) -> Separator:
     def nothing(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         return torch.cat([y, torch.zeros_like(y)], dim=1)
 
-    def focuser(views: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+    def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         return calcium[:, None]
 
     return Separator(nothing, 3, focuser=(focuser, 3))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from prodm.anatomy.phantom import PhantomSettings
 from prodm.anatomy.plaques import PlaqueSettings
-from prodm.correction.correctors import load_phase, shipped_weights
+from prodm.correction.loading import load_phase, shipped_weights
 from prodm.model.baselines import (
     METHODS,
     AnyNetwork,

@@ -114,7 +114,7 @@ def train(
     from functools import partial
 
     from prodm.cli.terminal import progress_bar, training_report
-    from prodm.correction.correctors import load_phase
+    from prodm.correction.loading import load_phase
     from prodm.evaluation.validation import uncorrected, validator
     from prodm.pairs.store import Pairs
     from prodm.runs import fill
@@ -177,7 +177,7 @@ def train(
 
 def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Path]:
     """Return the weights that a method looks through, or refuse those that it does not."""
-    from prodm.correction.correctors import shipped_weights
+    from prodm.correction.loading import shipped_weights
 
     after_motion = ("focuser", "placer")
     if separator is not None and method not in ("reader", *after_motion):
@@ -193,7 +193,7 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
 
 
 def _load_separator(files: list[Path]) -> Any:  # noqa: ANN401 (its import loads torch)
-    from prodm.correction.correctors import load_phase
+    from prodm.correction.loading import load_phase
 
     return load_phase(*files).separator
 

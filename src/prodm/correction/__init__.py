@@ -8,13 +8,8 @@ Reading and writing scans is the command line's affair. Importing this package l
 """
 
 from prodm.correction.correct import Corrected, Roi, correct
-from prodm.correction.correctors import (
-    Corrector,
-    Identity,
-    NetworkCorrector,
-    load_corrector,
-    make_corrector,
-)
+from prodm.correction.correctors import Corrector, Identity, NetworkCorrector
+from prodm.correction.loading import load_corrector, make_corrector
 
 __all__ = [
     "Corrected",

@@ -272,7 +272,7 @@ def _together(
 
 
 def _phased(files: list[Path], name: str, source: str, tissue_rests: bool) -> Method:
-    from prodm.correction.correctors import load_phase
+    from prodm.correction.loading import load_phase
 
     corrector = load_phase(*files, tissue_rests=tissue_rests)
 
@@ -293,7 +293,7 @@ def _phased(files: list[Path], name: str, source: str, tissue_rests: bool) -> Me
 def _consistent(
     files: list[Path], name: str, source: str, num_jumps: int | None, tissue_rests: bool
 ) -> Method:
-    from prodm.correction.correctors import load_consistent
+    from prodm.correction.loading import load_consistent
     from prodm.model.checkpoint import load_info
 
     corrector = load_consistent(*files, tissue_rests=tissue_rests)

@@ -2,8 +2,8 @@
 
 One block shows its motion through all the errors of its separation. Several blocks with the same
 motion show it far better, and where one of them alone could rest in many places, together they
-fit the tissue in few. Dark streaks show a motion best: dense calcium hardly changes in a small
-one, and a small lesion falls apart. So what moves in the blocks with the darkest streaks is
+fit the tissue in few. Dark streaks tell a motion best: dense calcium has few of them for its size,
+and hardly changes in a small motion. So what moves in the blocks whose dark streaks tell most is
 searched together first, beginning with what a reader saw in all blocks on average, those counting
 most that have dark streaks and were read to move. Then each block is asked:
 
@@ -74,7 +74,7 @@ def find_motions(
 
 
 def _darkness(moving: Tensor) -> float:
-    """Return how much dark streaks there are in what moves."""
+    """Return how dark the streaks of what moves are, all together."""
     return float(moving.clamp(max=0).norm())
 
 

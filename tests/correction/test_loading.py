@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prodm.correction import Identity, correct, load_corrector, make_corrector
-from prodm.correction import correctors as module
+from prodm.correction import loading as module
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
 from prodm.model.baselines import ModelSettings, build_network
@@ -117,7 +117,7 @@ def test_methods_are_chosen_by_name() -> None:
 def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProdmError, match="there is no weights file"):
         make_corrector("network", tmp_path / "none.safetensors", tissue_rests=True)
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "correctors.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "loading.py"))
     with pytest.raises(ProdmError, match=r"ships without compact\.safetensors; name a file"):
         make_corrector("network", None, tissue_rests=True)
 
