@@ -159,7 +159,9 @@ def test_what_was_read_of_all_blocks_is_averaged_and_counts_by_its_dark_streaks(
     """A block without dark streaks, or one that was read to rest, says little of the motion."""
     read: list[Tensor] = []
 
-    def remembered(blocks: object, settings: object, draws: object, path: Tensor) -> object:
+    def remembered(
+        blocks: object, settings: object, draws: object, path: Tensor, images: object
+    ) -> object:
         read.append(path)
         return [true]
 

@@ -49,11 +49,13 @@ def find_motions(
     settings: SearchSettings,
     generator: torch.Generator,
     progress: Progress = no_progress,
+    images: Sequence[Tensor] | None = None,
 ) -> list[FoundMotion | None]:
     """Return the motion of what moves in each block [Z, Y, X] of a scan.
 
     None where nothing seems to move. Blocks that move together share one object. ``paths`` are what
-    a reader saw, where there is one. All searches draw the same motions beside it.
+    a reader saw, where there is one, and ``images`` the blocks themselves, which tell the shared
+    motion best. All searches draw the same motions beside it.
     """
     seed = int(torch.randint(2**31, (1,), generator=generator))
     seen = {n: block for n, block in enumerate(moving) if block is not None}
@@ -63,7 +65,13 @@ def find_motions(
     may_move = [n for n, block in seen.items() if dips(block) >= settings.least_dips]
     telling = sorted(may_move, key=lambda n: -_darkness(seen[n]) * dips(seen[n]))[:MOST_TOGETHER]
     path = _read_together(seen, paths)
-    shared = search_together([seen[n] for n in telling], settings, _seeded(seed), path)[0]
+    shared = search_together(
+        [seen[n] for n in telling],
+        settings,
+        _seeded(seed),
+        path,
+        None if images is None else [images[n] for n in telling],
+    )[0]
     for n, block in seen.items():
         progress(n, len(moving))
         motions = [shared]

@@ -66,23 +66,11 @@ class FoundMotion:
     def refocus(self, moving: Tensor) -> Tensor:
         """Return the image [..., Z, Y, X] without negative values that moves into what was seen.
 
-        By least squares: a few projected gradient steps with momentum (FISTA; Beck and
-        Teboulle, 2009). More would fit the noise. Without motion, what was seen is what is.
-        Where nothing at all was taken to move, calcium may still have passed: that counts less.
+        Without motion, what was seen is what is.
         """
         if self.is_rest:
             return moving
-        still = before = self.undo(moving).clamp(min=0)
-        momentum = 1.0
-        ahead = still
-        weight = torch.where(moving == 0, SHUT_WEIGHT, 1.0)
-        for _ in range(NUM_FITTED):
-            error = self.undo(weight * (self.apply(ahead) - moving))
-            before, still = still, (ahead - FIT_STEP * error).clamp(min=0)
-            next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-            ahead = still + (momentum - 1) / next_momentum * (still - before)
-            momentum = next_momentum
-        return still
+        return refocused(self._mover(moving, PADDING), moving)
 
     def focused(self, moving: Tensor) -> Tensor:
         """Return what is put in the place of what moves, in HU: refocused, without the grain.
@@ -111,14 +99,38 @@ class FoundMotion:
         return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
 
     def _turned(self, image: Tensor, sign: int, padding: int = PADDING) -> Tensor:
-        parts = [
-            None if part is None else sign * part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
-            for part in (self.shift_px, self.slice_shift)
-        ]
-        turned: Tensor = phase.apply(
-            image, parts[0], slice_shift=parts[1], start_rad=self.start_rad, padding=padding
-        )
+        mover = self._mover(image, padding)
+        turned: Tensor = mover.apply(image) if sign > 0 else mover.undo(image)
         return turned
+
+    def _mover(self, image: Tensor, padding: int) -> phase.Mover:
+        shift, along_z = (
+            None if part is None else part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
+            for part in (self.shift_px, self.slice_shift)
+        )
+        return phase.Mover(
+            image, shift, slice_shift=along_z, start_rad=self.start_rad, padding=padding
+        )
+
+
+def refocused(mover: phase.Mover, moving: Tensor) -> Tensor:
+    """Return the images [..., Z, Y, X] without negative values that move into what was seen.
+
+    By least squares: a few projected gradient steps with momentum (FISTA; Beck and
+    Teboulle, 2009). More would fit the noise.
+    Where nothing at all was taken to move, calcium may still have passed: that counts less.
+    """
+    still: Tensor = mover.undo(moving).clamp(min=0)
+    before = ahead = still
+    momentum = 1.0
+    weight = torch.where(moving == 0, SHUT_WEIGHT, 1.0)
+    for _ in range(NUM_FITTED):
+        error = mover.undo(weight * (mover.apply(ahead) - moving))
+        before, still = still, (ahead - FIT_STEP * error).clamp(min=0)
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = still + (momentum - 1) / next_momentum * (still - before)
+        momentum = next_momentum
+    return still
 
 
 def without_grain(still: Tensor) -> Tensor:

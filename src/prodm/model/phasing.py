@@ -265,6 +265,7 @@ def correct_scan(
         settings,
         generator,
         progress,
+        list(blocks_hu),
     )
 
     def evidence(n: int, motion: FoundMotion) -> Tensor:

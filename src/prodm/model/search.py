@@ -13,8 +13,13 @@ Calcium that moves alike is better searched together: the errors of its separati
 motion that makes all of it sharp is the true one. ``search_together`` takes several blocks. What is
 taken to move in one of them may in truth rest, so that each block counts with the motion or
 with rest, whichever costs less there; dense calcium counts most.
+
+Where the images are given in which it moves, the likeliest motions are judged once more, and
+improved, by how smooth an image they leave behind (``prodm.model.clearing``). Whether anything
+moves at all is told before that.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +27,7 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
+from prodm.model.clearing import Scene
 from prodm.model.families import (
     AMPLITUDE_RANGE_PX,
     FAMILIES,
@@ -50,6 +56,7 @@ BORDER_PX = 4
 FAINT_HU = 10.0
 FAINT_SHARE = 0.02  # of the energy of the strongest slice
 AT_ONCE = 50
+NUM_CLEAREST = 2  # motions that are improved besides the likeliest, at most
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class SearchSettings:
     num_first_steps: int = 10
     num_steps: int = 20
     step_px: float = 0.3
+    num_clearing_steps: int = 12
     start_rad: float | None = None  # where the scan starts; None where it is not known
     least_dips: float = LEAST_DIPS  # of what may have moved at all
 
@@ -113,20 +121,21 @@ def search_together(
     settings: SearchSettings,
     generator: torch.Generator,
     path: Tensor | None = None,
+    images: Sequence[Tensor] | None = None,
 ) -> list[FoundMotion]:
     """Return the motions that may have moved what moves in blocks [Z, Y, X], the likeliest first.
 
-    Rest is among them. ``path`` is what a reader saw in all of them, where there is one.
+    Rest is among them. ``path`` is what a reader saw in all of them, where there is one, and
+    ``images`` are the blocks themselves.
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
-    seen = [
-        _Seen.of(moving, path)
-        for moving in blocks
-        if moving.any() and dips(moving) >= settings.least_dips
+    telling = [
+        n for n, block in enumerate(blocks) if block.any() and dips(block) >= settings.least_dips
     ]
-    if not seen:
+    if not telling:
         return [rest]
+    seen = [_Seen.of(blocks[n], path) for n in telling]
     weights = torch.tensor([one.sharpness for one in seen])
     weights = weights / weights.sum()
     still = -torch.ones(len(seen))
@@ -139,12 +148,15 @@ def search_together(
     if len(seen) > 1:  # of many candidates, most need no more than a look
         costs = _costs(seen, motions)
         motions = _best_of_families(motions, _together(costs, still, weights), 2 * kept)
-    motions = _improve(seen, weights, motions, settings.step_px, settings.num_first_steps)
+    motions = _sharpened(seen, weights, motions, settings.step_px, settings.num_first_steps)
     costs = _costs(seen, motions)
     motions = _best_of_families(motions, _together(costs, still, weights), kept)
-    motions = _improve(seen, weights, motions, settings.step_px, settings.num_steps)
+    motions = _sharpened(seen, weights, motions, settings.step_px, settings.num_steps)
     found = _found(seen, weights, motions)
     rest = replace(rest, cost=float(weights @ torch.tensor([one.rest_cost for one in seen])))
+    if images is not None:
+        scenes = [Scene.of(blocks[n], images[n]) for n in telling]
+        found.append(_clearest(scenes, motions, found, settings))
     return sorted([rest, *found], key=lambda motion: motion.cost)
 
 
@@ -217,11 +229,66 @@ def _best_of_families(motions: Motions, costs: Tensor, count: int) -> Motions:
     return motions[kept]
 
 
-def _improve(
+def _sharpened(
     seen: Sequence[_Seen], weights: Tensor, motions: Motions, step_px: float, num_steps: int
 ) -> Motions:
     """Sharpen the images by gradient."""
     costs_in = [_cost_in(one, motions) for one in seen]
+    return _improve(costs_in, -1.0, weights, motions, step_px, num_steps)
+
+
+def _clearest(
+    scenes: Sequence[Scene],
+    motions: Motions,
+    found: Sequence[FoundMotion],
+    settings: SearchSettings,
+) -> FoundMotion:
+    """Return the motion that leaves the smoothest images behind, as likely as any that was found.
+
+    The likeliest one and those that leave the smoothest images are improved by gradient first.
+    """
+    weights = torch.tensor([scene.strength for scene in scenes])
+    weights = weights / weights.sum()
+
+    def costs_in(scene: Scene) -> Callable[[Motions], Tensor]:
+        def cost(now: Motions) -> Tensor:
+            displacement = now.displacement()
+            left = scene.left(now.shift(displacement), displacement[..., 2], _starts(now))
+            return left + _outside_price(displacement)
+
+        return cost
+
+    costs = [costs_in(scene) for scene in scenes]
+
+    def together(now: Motions) -> Tensor:
+        with torch.no_grad():
+            left = torch.stack([cost(now) for cost in costs])
+            return _together(left, torch.zeros(len(scenes)), weights)
+
+    likeliest = min(found, key=lambda motion: motion.cost)
+    chosen = {found.index(likeliest), *together(motions).argsort()[:NUM_CLEAREST].tolist()}
+    motions = _improve(
+        costs, 0.0, weights, motions[sorted(chosen)], settings.step_px, settings.num_clearing_steps
+    )
+    best = motions[[int(together(motions).argmin())]]
+    displacement = best.displacement()
+    return FoundMotion(
+        best.shift(displacement)[0],
+        float(best.start_rad[0]),
+        displacement[0, :, 2],
+        math.nextafter(likeliest.cost, -math.inf),
+    )
+
+
+def _improve(
+    costs_in: Sequence[Callable[[Motions], Tensor]],
+    rest_cost: float,
+    weights: Tensor,
+    motions: Motions,
+    step_px: float,
+    num_steps: int,
+) -> Motions:
+    """Return motions that cost less in all blocks together, by gradient."""
     uses = [used[motions.family] for used in (USES_VECTORS, USES_PHASE, USES_PAUSE)]
     values = (motions.vectors, motions.phase_rad, motions.pause)
     scales = (torch.tensor([1.0, 1.0, 0.2]), torch.tensor(0.2), torch.tensor(0.03))
@@ -243,7 +310,8 @@ def _improve(
         optimiser.zero_grad()
         for cost_in, weight in zip(costs_in, weights, strict=True):  # one after the other: memory
             with torch.enable_grad():
-                cost = _together(cost_in(moved())[None], -torch.ones(1), weight[None]).sum()
+                cost = cost_in(moved())[None]
+                cost = _together(cost, torch.tensor([rest_cost]), weight[None]).sum()
             for value, gradient in zip(freedom, torch.autograd.grad(cost, freedom), strict=True):
                 value.grad = gradient if value.grad is None else value.grad + gradient
         optimiser.step()
@@ -267,12 +335,16 @@ def _cost_in(seen: _Seen, first: Motions) -> Callable[[Motions], Tensor]:
     def cost(now: Motions) -> Tensor:
         displacement = now.displacement()
         lack = lack_of_peak(undone(now.shift(displacement), displacement[..., 2]))
-        low, high = AMPLITUDE_RANGE_PX
-        farthest: Tensor = displacement[..., :2].norm(dim=-1).amax(dim=-1)
-        outside = (low - farthest).clamp(min=0) + (farthest - high).clamp(min=0)
-        return lack / seen.sharpness + OUTSIDE_PRICE * outside
+        return lack / seen.sharpness + _outside_price(displacement)
 
     return cost
+
+
+def _outside_price(displacement: Tensor) -> Tensor:
+    """Return the price [N] of displacements [N, M, 3] beyond those that the simulator draws."""
+    low, high = AMPLITUDE_RANGE_PX
+    farthest: Tensor = displacement[..., :2].norm(dim=-1).amax(dim=-1)
+    return OUTSIDE_PRICE * ((low - farthest).clamp(min=0) + (farthest - high).clamp(min=0))
 
 
 def _starts(motions: Motions) -> float | Tensor:

@@ -99,8 +99,59 @@ def apply(
 
     ``padding`` is how many pixels are added at least.
     """
-    turn = turner(image, shift.shape[-1], start_rad=start_rad, span_deg=span_deg, padding=padding)
-    return turn(shift, slice_shift)
+    mover = Mover(
+        image,
+        shift,
+        slice_shift=slice_shift,
+        start_rad=start_rad,
+        span_deg=span_deg,
+        padding=padding,
+    )
+    return mover.apply(image)
+
+
+class Mover:
+    """A motion that many images of one size are moved by, and back.
+
+    What depends on the motion alone is worked out once. ``image`` is any of them, to tell their
+    size, precision and device.
+    """
+
+    def __init__(
+        self,
+        image: Array,
+        shift: Array,
+        *,
+        slice_shift: Array | None = None,
+        start_rad: float | Array = 0.0,
+        span_deg: float = 180.0,
+        padding: int | None = None,
+    ) -> None:
+        _check_views(shift.shape[-1])
+        self._xp = xp = array_api_compat.array_namespace(image)
+        rows, columns = self._size = image.shape[-2:]
+        self._shape = shape = (_padded_length(rows, padding), _padded_length(columns, padding))
+        turns = [
+            _lines(xp, image, shape, shift.shape[-1], start_rad, span_deg, turn)
+            for turn in range(_num_turns(span_deg))
+        ]
+        self._there = [_term(xp, lines, shift, slice_shift) for lines in turns]
+        self._back = [
+            (xp.conj(phase), None if along_z is None else -along_z)
+            for phase, along_z in self._there
+        ]
+
+    def apply(self, image: Array) -> Array:
+        """Return images [..., Z, Y, X] as the motion shows them."""
+        return self._turned(image, self._there)
+
+    def undo(self, image: Array) -> Array:
+        """Return images with a motion over 180 degrees undone, as ``undo`` does."""
+        return self._turned(image, self._back)
+
+    def _turned(self, image: Array, terms: list[tuple[Array, Array]]) -> Array:
+        spectrum = _transform(self._xp, image, self._shape)
+        return _inverse(self._xp, _blend(self._xp, spectrum, terms), self._size, self._shape)
 
 
 def turner(
@@ -116,8 +167,7 @@ def turner(
     What depends on the image and on the start of the scan alone is worked out once. With one
     image [Z, Y, X] and N starts, N motions are applied to it together.
     """
-    if num_views < 2:
-        raise ProdmError(f"s(theta) needs at least two samples, got {num_views}")
+    _check_views(num_views)
     xp = array_api_compat.array_namespace(image)
     rows, columns = image.shape[-2:]
     shape = (_padded_length(rows, padding), _padded_length(columns, padding))
@@ -128,14 +178,7 @@ def turner(
     ]
 
     def turn(shift: Array, slice_shift: Array | None) -> Array:
-        terms = []
-        for lower, upper_weight, frequency in turns:
-            turned = (-2 * np.pi) * frequency * _interpolate(xp, shift, lower, upper_weight)
-            phase = xp.cos(turned) + 1j * xp.sin(turned)
-            along_z = None
-            if slice_shift is not None:
-                along_z = _interpolate(xp, slice_shift, lower, upper_weight)
-            terms.append((phase, along_z))
+        terms = [_term(xp, lines, shift, slice_shift) for lines in turns]
         return _inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
 
     return turn
@@ -302,6 +345,26 @@ def _locate(
     lower = xp.clip(xp.floor(position), 0, num_views - 2)
     odd = half_turns - 2 * xp.floor(half_turns / 2)
     return lower, position - lower, 1 - 2 * odd
+
+
+def _check_views(num_views: int) -> None:
+    if num_views < 2:
+        raise ProdmError(f"s(theta) needs at least two samples, got {num_views}")
+
+
+def _term(
+    xp: Any,  # noqa: ANN401
+    lines: tuple[Array, Array, Array],
+    shift: Array,
+    slice_shift: Array | None,
+) -> tuple[Array, Array]:
+    """Return by what each Fourier sample is turned, and how far it is moved along z, or None."""
+    lower, upper_weight, frequency = lines
+    turned = (-2 * np.pi) * frequency * _interpolate(xp, shift, lower, upper_weight)
+    phase = xp.cos(turned) + 1j * xp.sin(turned)
+    if slice_shift is None:
+        return phase, None
+    return phase, _interpolate(xp, slice_shift, lower, upper_weight)
 
 
 def _interpolate(xp: Any, samples: Array, lower: Array, upper_weight: Array) -> Array:  # noqa: ANN401
