@@ -1,6 +1,7 @@
 """The true motion must leave the smoothest image, whatever a separator got wrong."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,11 @@ def test_a_mover_does_what_apply_and_undo_do() -> None:
     mover = phase.Mover(
         image, motion.shift_px, slice_shift=motion.slice_shift, start_rad=0.3, padding=20
     )
-    options = {"slice_shift": motion.slice_shift, "start_rad": 0.3, "padding": 20}
+    options: dict[str, Any] = {
+        "slice_shift": motion.slice_shift,
+        "start_rad": 0.3,
+        "padding": 20,
+    }
     torch.testing.assert_close(mover.apply(image), phase.apply(image, motion.shift_px, **options))
     torch.testing.assert_close(mover.undo(image), phase.undo(image, motion.shift_px, **options))
 

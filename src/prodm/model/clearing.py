@@ -7,9 +7,9 @@ a slightly wrong motion, streaks are left, bright and dark, also where a separat
 
     rough(y - move(x))      x, the lesion, refocused by that motion from what seems to move
 
-So the motion whose lesion leaves the smoothest image is the likeliest. Roughness is what lies between squares of three and of seven pixels,
-the grain being finer and tissue coarser, and counts as its amount: edges of tissue do not drown
-streaks.
+So the motion whose lesion leaves the smoothest image is the likeliest. Roughness is what lies
+between squares of three and of seven pixels, the grain being finer and tissue coarser, and
+counts as its amount: edges of tissue do not drown streaks.
 """
 
 from dataclasses import dataclass
