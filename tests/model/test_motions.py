@@ -140,3 +140,26 @@ def test_grain_is_left_out_of_the_image_but_counts_for_what_is_explained() -> No
     assert explained > explained_share(moving, focused, motion) + 0.05
     rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
     assert torch.equal(rest.focused(moving), moving)
+
+
+@pytest.mark.parametrize("start_rad", [0.0, 1.0, 3.25, 5.6])
+def test_the_mean_of_motions_does_not_depend_on_where_their_scans_start(start_rad: float) -> None:
+    """A translation is the same wherever the scan starts, so that its mean with itself is too."""
+
+    def translation(start_rad: float) -> FoundMotion:
+        angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)).float()
+        return FoundMotion(3 * angles.cos() + 2 * angles.sin(), start_rad)
+
+    first, second = translation(0.0), translation(start_rad)
+    torch.testing.assert_close(first.mean(second).shift_px, first.shift_px, atol=0.02, rtol=0)
+    torch.testing.assert_close(second.mean(first).shift_px, second.shift_px, atol=0.02, rtol=0)
+
+
+def test_the_mean_of_two_motions_lies_between_them() -> None:
+    rising, falling = torch.linspace(0, 4, NUM_VIEWS), torch.linspace(2, 0, NUM_VIEWS)
+    first = FoundMotion(rising, 0.0, falling)
+    second = FoundMotion(falling, 0.0)
+    mean = first.mean(second)
+    torch.testing.assert_close(mean.shift_px, (rising + falling) / 2)
+    assert mean.slice_shift is not None
+    torch.testing.assert_close(mean.slice_shift, falling / 2)

@@ -1,16 +1,22 @@
 """Correcting by phase must put calcium back in focus, nearly keep its sum, and invent none."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from prodm.model import phasing
 from prodm.model.classical import correct_without_weights
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
     STILL_HU,
     Phased,
+    Separation,
     Separator,
     correct_by_phase,
+    correct_scan,
+    look_for_hidden,
     separate_by_network,
 )
 from prodm.model.search import SearchSettings
@@ -124,6 +130,76 @@ def test_a_wrong_motion_explains_less() -> None:
     right = Phased(moved(), moved() - tissue(), drift())
     rest = Phased(moved(), moved() - tissue(), FoundMotion(torch.zeros(NUM_VIEWS), 0.0))
     assert right.explained > rest.explained
+
+
+def sees(calcium: Tensor) -> Separator:
+    """A separator that sees nothing move, with a focuser whose answer is given."""
+
+    def nothing(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return torch.cat([y, torch.zeros_like(y)], dim=1)
+
+    def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return calcium[:, None]
+
+    return Separator(nothing, 3, focuser=(focuser, 3))
+
+
+def traces() -> Tensor:
+    """What a separator sees of a lesion that falls apart: too little to tell its motion."""
+    return 0.2 * drift().apply(lesion())
+
+
+def test_calcium_of_which_traces_were_seen_is_put_back_where_its_scan_moves() -> None:
+    nothing = torch.zeros_like(lesion())
+    result = look_for_hidden(moved(), traces(), nothing, drift(), sees(lesion()))
+    away = result.corrected_hu - tissue()
+    assert float((away - lesion()).norm()) < 0.1 * float(lesion().norm())
+    assert result.motion is not None
+    assert result.explained > 0.99
+
+
+def small() -> Tensor:
+    """A few bright pixels, as grain has them."""
+    spot = torch.zeros_like(lesion())
+    spot[2, 31, 31:35] = 400.0
+    return spot
+
+
+def elsewhere() -> Tensor:
+    """A lesion where there is none."""
+    return lesion().roll(14, dims=-2)
+
+
+@pytest.mark.parametrize(
+    ("moving_hu", "seen_hu"),
+    [
+        (traces(), 0 * lesion()),
+        (traces(), torch.full_like(lesion(), 30.0)),
+        (traces(), small()),
+        (0 * lesion(), lesion()),
+        (traces() + elsewhere(), elsewhere()),
+    ],
+    ids=["nothing in focus", "faint", "small", "no trace", "no smoother without it"],
+)
+def test_where_nothing_is_hidden_a_block_stays_as_it_is(moving_hu: Tensor, seen_hu: Tensor) -> None:
+    result = look_for_hidden(moved(), moving_hu, 0 * lesion(), drift(), sees(seen_hu))
+    assert torch.equal(result.corrected_hu, moved())
+    assert result.motion is None
+
+
+@pytest.mark.parametrize("tissue_rests", [True, False])
+def test_hidden_calcium_is_looked_for_in_scans_whose_tissue_rests(
+    monkeypatch: pytest.MonkeyPatch, tissue_rests: bool
+) -> None:
+    """The second block seems to rest, and the first one tells its motion."""
+    behind = Separation(torch.stack([moved() - traces()] * 2), torch.zeros(2, *lesion().shape))
+    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift(), None])
+    monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
+    separator = replace(sees(lesion()), tissue_rests=tissue_rests)
+    blocks = torch.stack([moved(), moved()])
+    _, second = correct_scan(blocks, separator, KNOWN_START, generator())
+    assert torch.equal(second.corrected_hu, moved()) != tissue_rests
 
 
 def test_a_separator_that_sees_the_truth_gives_the_background() -> None:

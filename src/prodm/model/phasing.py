@@ -16,6 +16,7 @@ Without a guess the lesion stays at the centre of what was observed, because a t
 shows in no image of what moves; only the anatomy around it tells.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch.nn import functional
 
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
+from prodm.model.clearing import smoother
 from prodm.model.finding import find_motions, settle_motions
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share, without_grain
@@ -37,6 +39,11 @@ from prodm.model.search import SearchSettings, search
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
+HIDDEN_HU = 60.0  # a voxel of a lesion that did not seem to move is brighter, once in focus
+HIDDEN_VOXELS = 14  # that it has at least; what has fewer may be grain
+SUPPORT_HU = 25.0  # what the separator saw there on average, once in focus, as a trace of it
+SMOOTHER_HU = 1200.0  # what the image gains without it,
+SMOOTHER_SHARE = 0.15  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
@@ -141,6 +148,35 @@ def put_in_focus(
     still = without_grain(focus(views, *separator.focuser))
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED])
+
+
+def look_for_hidden(
+    block_hu: Tensor,
+    moving_hu: Tensor,
+    odds: Tensor,
+    motion: FoundMotion,
+    separator: Separator,
+) -> Phased:
+    """Correct a block [Z, Y, X] in which nothing was seen to go along with the scan's motion.
+
+    A small lesion may fall apart so far that a separator sees no more than traces of it. With the
+    motion undone it is sharp again, and a focuser can tell it from what is smeared then. It counts
+    where it is more than grain, where the traces come into focus there too, and where the image
+    is much smoother without it (``prodm.model.clearing``). All else rests.
+    """
+    at_rest = Phased(block_hu, moving_hu, None)
+    if separator.focuser is None:
+        return at_rest
+    views = look_again(block_hu, moving_hu, odds, motion)
+    still = without_grain(focus(views, *separator.focuser))
+    lesion = still > HIDDEN_HU
+    if lesion.sum() < HIDDEN_VOXELS or float(views[REFOCUSED][lesion].mean()) < SUPPORT_HU:
+        return at_rest
+    seen = motion.apply(still)
+    gained_hu, share = smoother(block_hu, seen)
+    if gained_hu < SMOOTHER_HU or share < SMOOTHER_SHARE:
+        return at_rest
+    return Phased(block_hu - seen + still, seen, motion, still)
 
 
 def may_move(moving_hu: Tensor) -> bool:
@@ -275,10 +311,19 @@ def correct_scan(
         motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
     else:
         motions = [None if motion is None else centred(motion) for motion in motions]
+    shared = _most_common(motions) if separator.tissue_rests else None
     return [
-        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+        look_for_hidden(blocks_hu[n], moving[n], odds[n], shared, separator)
+        if shared is not None and (motion is None or motion.is_rest)
+        else put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
         for n, motion in enumerate(motions)
     ]
+
+
+def _most_common(motions: Sequence[FoundMotion | None]) -> FoundMotion | None:
+    """Return the motion that most blocks share; None where all rest."""
+    moving = [motion for motion in motions if motion is not None and not motion.is_rest]
+    return max(moving, key=lambda one: sum(other is one for other in moving), default=None)
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:

@@ -56,7 +56,7 @@ BORDER_PX = 4
 FAINT_HU = 10.0
 FAINT_SHARE = 0.02  # of the energy of the strongest slice
 AT_ONCE = 50
-NUM_CLEAREST = 2  # motions that are improved besides the likeliest, at most
+NUM_CLEAREST = 1  # motions that are improved besides the likeliest, at most
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SearchSettings:
     num_first_steps: int = 10
     num_steps: int = 20
     step_px: float = 0.3
-    num_clearing_steps: int = 12
+    num_clearing_steps: tuple[int, int] = (4, 8)  # of a few motions, and of the best of them
     start_rad: float | None = None  # where the scan starts; None where it is not known
     least_dips: float = LEAST_DIPS  # of what may have moved at all
 
@@ -243,9 +243,10 @@ def _clearest(
     found: Sequence[FoundMotion],
     settings: SearchSettings,
 ) -> FoundMotion:
-    """Return the motion that leaves the smoothest images behind, as likely as any that was found.
+    """Return the mean of the likeliest motion and of one that leaves the smoothest images behind.
 
-    The likeliest one and those that leave the smoothest images are improved by gradient first.
+    Their errors have little in common. The latter is the best of the likeliest one and those that
+    leave the smoothest images, once these were improved by gradient. The mean is likeliest.
     """
     weights = torch.tensor([scene.strength for scene in scenes])
     weights = weights / weights.sum()
@@ -267,17 +268,16 @@ def _clearest(
 
     likeliest = min(found, key=lambda motion: motion.cost)
     chosen = {found.index(likeliest), *together(motions).argsort()[:NUM_CLEAREST].tolist()}
-    motions = _improve(
-        costs, 0.0, weights, motions[sorted(chosen)], settings.step_px, settings.num_clearing_steps
+    motions = motions[sorted(chosen)]
+    for num_steps in settings.num_clearing_steps:
+        improved = _improve(costs, 0.0, weights, motions, settings.step_px, num_steps)
+        motions = joined(motions, improved)
+        motions = motions[[int(together(motions).argmin())]]
+    displacement = motions.displacement()
+    clearest = FoundMotion(
+        motions.shift(displacement)[0], float(motions.start_rad[0]), displacement[0, :, 2]
     )
-    best = motions[[int(together(motions).argmin())]]
-    displacement = best.displacement()
-    return FoundMotion(
-        best.shift(displacement)[0],
-        float(best.start_rad[0]),
-        displacement[0, :, 2],
-        math.nextafter(likeliest.cost, -math.inf),
-    )
+    return replace(clearest.mean(likeliest), cost=math.nextafter(likeliest.cost, -math.inf))
 
 
 def _improve(
