@@ -42,6 +42,7 @@ LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 HIDDEN_HU = 60.0  # a voxel of a lesion that did not seem to move is brighter, once in focus
 HIDDEN_VOXELS = 14  # that it has at least; what has fewer may be grain
 SUPPORT_HU = 25.0  # what the separator saw there on average, once in focus, as a trace of it
+LEAST_SHARE = 0.05  # by which an image is smoother without a lesion that moves in it
 SMOOTHER_HU = 1200.0  # what the image gains without it,
 SMOOTHER_SHARE = 0.15  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
@@ -138,7 +139,8 @@ def put_in_focus(
 ) -> Phased:
     """Correct a block [Z, Y, X] by a motion that was found and has its place.
 
-    A separator's focuser tells what the calcium is, where there is one.
+    A separator's focuser tells what the calcium is, where there is one. What it sees counts where
+    the image is smoother without it (``prodm.model.clearing``).
     """
     if motion is None:
         return Phased(block_hu, torch.zeros_like(moving_hu), None)
@@ -146,6 +148,8 @@ def put_in_focus(
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
+    if smoother(block_hu, motion.apply(still))[1] < LEAST_SHARE:
+        return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED])
 

@@ -33,11 +33,11 @@ from prodm.model.reading import angles_rad, true_path, without_translation
 NUM_DRAWS = 50_000
 DRAWS_AT_ONCE = 10_000
 NUM_CLOSEST = 3_000  # of the draws, which the others add nothing to
-SHAPE_ERROR_PX = 0.5  # of a motion that was found
+SHAPE_ERROR_PX = 0.35  # of a motion that was found
 NUM_INDEPENDENT = 8  # errors of s over the scan
 PLACE_ERROR_PX = 0.7  # what a draw spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
-SHAPE_TRUST = 0.85  # of the density, as an exponent: shapes are not found exactly
+SHAPE_TRUST = 1.5  # of the density, as an exponent, against what the image shows
 EVIDENCE = 2.4  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
