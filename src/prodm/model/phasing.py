@@ -35,7 +35,7 @@ from prodm.model.placing import centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
-from prodm.model.search import SearchSettings, search
+from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
@@ -166,10 +166,12 @@ def look_for_hidden(
     A small lesion may fall apart so far that a separator sees no more than traces of it. With the
     motion undone it is sharp again, and a focuser can tell it from what is smeared then. It counts
     where it is more than grain, where the traces come into focus there too, and where the image
-    is much smoother without it (``prodm.model.clearing``). All else rests.
+    is much smoother without it (``prodm.model.clearing``). All else rests, and so does bright
+    calcium without dark streaks, that of valves and of the aorta.
     """
     at_rest = Phased(block_hu, moving_hu, None)
-    if separator.focuser is None:
+    rests = may_move(moving_hu) and dips(moving_hu) < LEAST_DIPS
+    if separator.focuser is None or rests:
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
