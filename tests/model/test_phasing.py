@@ -17,6 +17,7 @@ from prodm.model.phasing import (
     correct_by_phase,
     correct_scan,
     look_for_hidden,
+    put_in_focus,
     separate_by_network,
 )
 from prodm.model.search import SearchSettings
@@ -178,13 +179,25 @@ def elsewhere() -> Tensor:
         (traces(), small()),
         (0 * lesion(), lesion()),
         (traces() + elsewhere(), elsewhere()),
+        (lesion(), lesion()),
     ],
-    ids=["nothing in focus", "faint", "small", "no trace", "no smoother without it"],
+    ids=["nothing in focus", "faint", "small", "no trace", "no smoother without it", "rests"],
 )
 def test_where_nothing_is_hidden_a_block_stays_as_it_is(moving_hu: Tensor, seen_hu: Tensor) -> None:
     result = look_for_hidden(moved(), moving_hu, 0 * lesion(), drift(), sees(seen_hu))
     assert torch.equal(result.corrected_hu, moved())
     assert result.motion is None
+
+
+def test_a_lesion_without_which_the_image_is_no_smoother_is_not_put_back() -> None:
+    odds = 0 * lesion()
+    seen = drift().apply(lesion())
+    there = put_in_focus(moved(), seen, odds, drift(), sees(lesion()))
+    assert there.motion is not None
+    assert float((there.corrected_hu - moved()).abs().max()) > 100
+    elsewhere_seen = put_in_focus(moved(), seen, odds, drift(), sees(elsewhere()))
+    assert elsewhere_seen.motion is None
+    assert torch.equal(elsewhere_seen.corrected_hu, moved())
 
 
 @pytest.mark.parametrize("tissue_rests", [True, False])
