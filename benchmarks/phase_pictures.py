@@ -28,6 +28,7 @@ from prodm.pairs.blocks import cover, cut
 from prodm.pairs.simulate import displacement_px, moving_excess, prepare
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
+from prodm.physics.wedges import partial_angle_images
 
 PHANTOM_SEED = 7
 PROFILES = ("translation-x-medium", "piecewise-y-medium", "jitter-medium")
@@ -61,7 +62,7 @@ def main() -> None:
 def _draw_plane(moving: NDArray[np.float32], path: Path) -> None:
     size = 129
     spectrum = np.fft.fftshift(np.abs(np.fft.fft2(moving, s=(size, size))))
-    parts = phase.partial_angle_images(moving[None], NUM_WEDGES)[0]
+    parts = partial_angle_images(moving[None], NUM_WEDGES)[0]
     figure, axes = plt.subplots(2, 4, figsize=(11, 5.9))
     _bare(axes[0, 0], "what moves", moving, HU)
     axes[0, 0].set_title("what moves")

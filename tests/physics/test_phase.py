@@ -150,32 +150,11 @@ def test_gradients_reach_the_displacement() -> None:
         assert float(path.grad[view, axis]) == pytest.approx(slope, rel=1e-3)
 
 
-def test_partial_angle_images_sum_to_the_image() -> None:
-    image = np.random.default_rng(0).normal(size=(2, 3, 64, 48))
-    for padding in (0, None):
-        parts = phase.partial_angle_images(image, 5, start_rad=0.2, padding=padding)
-        assert parts.shape == (2, 3, 5, 64, 48)
-        assert phase.join_partial_angles(parts) == pytest.approx(image, abs=1e-12)
-
-
-def test_each_wedge_shows_the_lesion_where_it_was_at_that_moment() -> None:
-    """Across a wedge's own direction the position is seen; so a step in time is seen by wedge."""
-    t = np.arange(NUM_VIEWS) / NUM_VIEWS
-    path = np.zeros((NUM_VIEWS, 3), np.float32)
-    path[t > 0.5, 1] = 10.0  # jumps along y in the second half, whose lines run along y
-    parts = phase.partial_angle_images(phase.move(lesion(), path), 4)[4]
-    rows = parts[:, :, 35].argmax(axis=1)
-    assert rows[1] == pytest.approx(30, abs=1)
-    assert rows[2] == pytest.approx(40, abs=1)
-
-
 def test_impossible_requests_are_refused() -> None:
     with pytest.raises(ProdmError, match="180 or 360 degrees, got 90"):
         phase.move(lesion(), winding_path(), span_deg=90)
     with pytest.raises(ProdmError, match="at least two samples, got 1"):
         phase.apply(lesion(), np.zeros(1, np.float32))
-    with pytest.raises(ProdmError, match="at least two wedges, got 1"):
-        phase.partial_angle_images(lesion(), 1)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
     Each slice is mirrored by half its size on every side first. That makes it periodic, so
     that the border of the window, an edge in four directions, does not drown the lesions.
     """
-    from prodm.physics.phase import partial_angle_images
+    from prodm.physics.wedges import partial_angle_images
 
     top, left = y.shape[-2] // 2, y.shape[-1] // 2
     mirrored = functional.pad(y, (left, left, top, top), mode="reflect")

@@ -130,7 +130,7 @@ class Mover:
         _check_views(shift.shape[-1])
         self._xp = xp = array_api_compat.array_namespace(image)
         rows, columns = self._size = image.shape[-2:]
-        self._shape = shape = (_padded_length(rows, padding), _padded_length(columns, padding))
+        self._shape = shape = (padded_length(rows, padding), padded_length(columns, padding))
         turns = [
             _lines(xp, image, shape, shift.shape[-1], start_rad, span_deg, turn)
             for turn in range(_num_turns(span_deg))
@@ -150,8 +150,8 @@ class Mover:
         return self._turned(image, self._back)
 
     def _turned(self, image: Array, terms: list[tuple[Array, Array]]) -> Array:
-        spectrum = _transform(self._xp, image, self._shape)
-        return _inverse(self._xp, _blend(self._xp, spectrum, terms), self._size, self._shape)
+        spectrum = transform(self._xp, image, self._shape)
+        return inverse(self._xp, _blend(self._xp, spectrum, terms), self._size, self._shape)
 
 
 def turner(
@@ -170,8 +170,8 @@ def turner(
     _check_views(num_views)
     xp = array_api_compat.array_namespace(image)
     rows, columns = image.shape[-2:]
-    shape = (_padded_length(rows, padding), _padded_length(columns, padding))
-    spectrum = _transform(xp, image, shape)
+    shape = (padded_length(rows, padding), padded_length(columns, padding))
+    spectrum = transform(xp, image, shape)
     turns = [
         _lines(xp, image, shape, num_views, start_rad, span_deg, turn)
         for turn in range(_num_turns(span_deg))
@@ -179,7 +179,7 @@ def turner(
 
     def turn(shift: Array, slice_shift: Array | None) -> Array:
         terms = [_term(xp, lines, shift, slice_shift) for lines in turns]
-        return _inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
+        return inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
 
     return turn
 
@@ -216,18 +216,18 @@ def refocuser(
     """
     xp = array_api_compat.array_namespace(image)
     num_slices, rows, columns = image.shape[-3:]
-    shape = (_padded_length(rows, padding), _padded_length(columns, padding))
+    shape = (padded_length(rows, padding), padded_length(columns, padding))
     depth = num_slices + (num_slices > 1)  # what leaves at one end must not enter at the other
-    spectrum = xp.fft.fft(_transform(xp, image, shape), n=depth, axis=-3)
+    spectrum = xp.fft.fft(transform(xp, image, shape), n=depth, axis=-3)
     lower, upper_weight, frequency = _lines(xp, image, shape, num_views, start_rad, 180.0, 0)
-    along = _like(xp, np.fft.fftfreq(depth)[:, None, None], image)
+    along = like(xp, np.fft.fftfreq(depth)[:, None, None], image)
 
     def undone(shift: Array, slice_shift: Array) -> Array:
         turned = frequency * _interpolate(xp, shift, lower, upper_weight)
         turned = turned + along * _interpolate(xp, slice_shift, lower, upper_weight)
         phase = xp.cos(2 * np.pi * turned) + 1j * xp.sin(2 * np.pi * turned)
         still = xp.fft.ifft(spectrum * phase, axis=-3)[..., :num_slices, :, :]
-        return _inverse(xp, still, (rows, columns), shape)
+        return inverse(xp, still, (rows, columns), shape)
 
     return undone
 
@@ -235,7 +235,7 @@ def refocuser(
 def shift_of(displacement: Array, angles_rad: Array) -> Array:
     """Return s [..., M], the in-plane displacement [..., M, 2] along n at each view's angle."""
     xp = array_api_compat.array_namespace(displacement)
-    angles = _like(xp, angles_rad, displacement)
+    angles = like(xp, angles_rad, displacement)
     return displacement[..., 0] * xp.cos(angles) + displacement[..., 1] * xp.sin(angles)
 
 
@@ -247,31 +247,7 @@ def view_angles_rad(
     if isinstance(start_rad, int | float):
         return start_rad + steps
     xp = array_api_compat.array_namespace(start_rad)
-    return start_rad[..., None] + _like(xp, steps, start_rad)
-
-
-def partial_angle_images(
-    image: Array, num_wedges: int, *, start_rad: float = 0.0, padding: int | None = None
-) -> Array:
-    """Split images [..., Y, X] into [..., K, Y, X], each from one wedge of the Fourier plane.
-
-    Wedge k is centred at start_rad + (k + 1/2) pi / K: it holds the views of the k-th moment of
-    a scan over 180 degrees. Neighbours overlap with weights cos^2 and sin^2, which sum to one,
-    so the parts sum to the image.
-    """
-    if num_wedges < 2:
-        raise ProdmError(f"an image is split into at least two wedges, got {num_wedges}")
-    xp = array_api_compat.array_namespace(image)
-    rows, columns = image.shape[-2:]
-    shape = (_padded_length(rows, padding), _padded_length(columns, padding))
-    windows = _like(xp, _wedges(shape, num_wedges, float(start_rad)), image)
-    parts = _transform(xp, image, shape)[..., None, :, :] * windows
-    return _inverse(xp, parts, (rows, columns), shape)
-
-
-def join_partial_angles(parts: Array) -> Array:
-    """Sum partial-angle images [..., K, Y, X] back to images [..., Y, X]."""
-    return array_api_compat.array_namespace(parts).sum(parts, axis=-3)
+    return start_rad[..., None] + like(xp, steps, start_rad)
 
 
 @lru_cache(maxsize=64)
@@ -320,13 +296,13 @@ def _lines(
         )
         device = array_api_compat.device(image)
         index = xp.asarray(lower, device=device)
-        return index, _like(xp, upper_weight, image), _like(xp, frequency, image)
+        return index, like(xp, upper_weight, image), like(xp, frequency, image)
     frequency, theta = polar_frequencies(shape)
     starts = start_rad[..., None, None]
-    angles = _like(xp, theta, image)
+    angles = like(xp, theta, image)
     lower, upper_weight, sign = _locate(xp, angles, num_views, starts, span_deg, turn)
     index = xp.astype(lower, xp.int64)
-    return index, upper_weight, (_like(xp, frequency, image) * sign)[..., None, :, :]
+    return index, upper_weight, (like(xp, frequency, image) * sign)[..., None, :, :]
 
 
 def _locate(
@@ -418,33 +394,23 @@ def _shift_slices(xp: Any, spectrum: Array, step: int) -> Array:  # noqa: ANN401
     return xp.concat([empty, spectrum[..., :step, :, :]], axis=-3)
 
 
-def _transform(xp: Any, image: Array, shape: tuple[int, int]) -> Array:  # noqa: ANN401
+def transform(xp: Any, image: Array, shape: tuple[int, int]) -> Array:  # noqa: ANN401
     """rfft2 of the image padded with zeros; rows of zeros are not transformed along x."""
     return xp.fft.fft(xp.fft.rfft(image, n=shape[1], axis=-1), n=shape[0], axis=-2)
 
 
-def _inverse(xp: Any, spectrum: Array, kept: tuple[int, int], shape: tuple[int, int]) -> Array:  # noqa: ANN401
+def inverse(xp: Any, spectrum: Array, kept: tuple[int, int], shape: tuple[int, int]) -> Array:  # noqa: ANN401
+    """Return the image of a spectrum, without what was padded."""
     rows = xp.fft.ifft(spectrum, axis=-2)[..., : kept[0], :]
     return xp.fft.irfft(rows, n=shape[1], axis=-1)[..., : kept[1]]
 
 
-@lru_cache(maxsize=16)
-def _wedges(shape: tuple[int, int], num_wedges: int, start_rad: float) -> Floats:
-    _, theta = polar_frequencies(shape)
-    width = np.pi / num_wedges
-    centres = start_rad + (np.arange(num_wedges) + 0.5) * width
-    away = (theta - centres[:, None, None] + np.pi / 2) % np.pi - np.pi / 2
-    windows: Floats = np.where(np.abs(away) < width, np.cos(away / width * np.pi / 2) ** 2, 0.0)
-    windows[:, 0, 0] = 1 / num_wedges  # the mean has no direction
-    return windows
-
-
-def _padded_length(length: int, padding: int | None) -> int:
+def padded_length(length: int, padding: int | None) -> int:
     """Odd length without large prime factors, at least ``length + padding``.
 
-    >>> [_padded_length(n, None) for n in (32, 64, 512)]
+    >>> [padded_length(n, None) for n in (32, 64, 512)]
     [135, 175, 625]
-    >>> _padded_length(64, 0)
+    >>> padded_length(64, 0)
     64
     """
     if padding == 0:
@@ -470,7 +436,7 @@ def _num_turns(span_deg: float) -> int:
     return int(span_deg) // 180
 
 
-def _like(xp: Any, values: Array, other: Array) -> Array:  # noqa: ANN401
+def like(xp: Any, values: Array, other: Array) -> Array:  # noqa: ANN401
     """Constants as an array of the same library, precision and device as ``other``."""
     if isinstance(values, np.ndarray):
         return xp.asarray(values, dtype=other.dtype, device=array_api_compat.device(other))
