@@ -13,7 +13,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "motion": BASE,
     "physics": BASE,
     "pairs": BASE | {"files", "anatomy", "motion", "physics"},
-    "model": BASE | {"physics.phase", "physics.fitting"},
+    "model": BASE | {"physics.phase", "physics.wedges", "physics.fitting"},
     "agatston": BASE,
     "training": BASE | {"motion", "physics", "pairs", "model"},
     "correction": BASE | {"anatomy", "physics", "model", "agatston", "pairs.blocks"},
