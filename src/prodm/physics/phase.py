@@ -135,11 +135,10 @@ class Mover:
             _lines(xp, image, shape, shift.shape[-1], start_rad, span_deg, turn)
             for turn in range(_num_turns(span_deg))
         ]
-        self._there = [_term(xp, lines, shift, slice_shift) for lines in turns]
-        self._back = [
-            (xp.conj(phase), None if along_z is None else -along_z)
-            for phase, along_z in self._there
-        ]
+        there = [_term(xp, lines, shift, slice_shift) for lines in turns]
+        self._there = _slice_weights(xp, there)
+        # A line comes back with its phase turned back, from where its slice went.
+        self._back = [(-step, xp.conj(weight)) for step, weight in self._there]
 
     def apply(self, image: Array) -> Array:
         """Return images [..., Z, Y, X] as the motion shows them."""
@@ -149,9 +148,9 @@ class Mover:
         """Return images with a motion over 180 degrees undone, as ``undo`` does."""
         return self._turned(image, self._back)
 
-    def _turned(self, image: Array, terms: list[tuple[Array, Array]]) -> Array:
+    def _turned(self, image: Array, weights: list[tuple[int, Array]]) -> Array:
         spectrum = transform(self._xp, image, self._shape)
-        return inverse(self._xp, _blend(self._xp, spectrum, terms), self._size, self._shape)
+        return inverse(self._xp, _blend(self._xp, spectrum, weights), self._size, self._shape)
 
 
 def turner(
@@ -179,7 +178,8 @@ def turner(
 
     def turn(shift: Array, slice_shift: Array | None) -> Array:
         terms = [_term(xp, lines, shift, slice_shift) for lines in turns]
-        return inverse(xp, _blend(xp, spectrum, terms), (rows, columns), shape)
+        blended = _blend(xp, spectrum, _slice_weights(xp, terms))
+        return inverse(xp, blended, (rows, columns), shape)
 
     return turn
 
@@ -362,25 +362,35 @@ def _interpolate(xp: Any, samples: Array, lower: Array, upper_weight: Array) -> 
     return (below + (above - below) * upper_weight)[..., None, :, :]
 
 
-def _blend(xp: Any, spectrum: Array, terms: list[tuple[Array, Array]]) -> Array:  # noqa: ANN401
-    """Average over the half turns of phase times spectrum, slices blended along z."""
+def _slice_weights(xp: Any, terms: list[tuple[Array, Array]]) -> list[tuple[int, Array]]:  # noqa: ANN401
+    """Return by what the spectra of other slices count, by how many slices they are away.
+
+    It is the mean over the half turns of their phases, blended along z.
+    """
     share = 1.0 / len(terms)
     if terms[0][1] is None:
-        return spectrum * (sum(phase for phase, _ in terms) * share)
-    num_slices = spectrum.shape[-3]
+        return [(0, sum(phase for phase, _ in terms) * share)]
     lowest = min(xp.min(along_z).item() for _, along_z in terms)
     highest = max(xp.max(along_z).item() for _, along_z in terms)
     # Slice z is seen where slice z - dz was: integer steps from floor(-highest) to ceil(-lowest).
-    steps = range(int(np.floor(-highest)), int(np.ceil(-lowest)) + 1)
-    total = xp.zeros_like(spectrum)
-    for step in steps:
-        if abs(step) >= num_slices:
-            continue
-        weights = []
+    weights = []
+    for step in range(int(np.floor(-highest)), int(np.ceil(-lowest)) + 1):
+        parts = []
         for phase, along_z in terms:
             hat = 1 - xp.abs(along_z + step)
-            weights.append(phase * xp.where(hat > 0, hat, xp.zeros_like(hat)))
-        total = total + _shift_slices(xp, spectrum, step) * (sum(weights) * share)
+            parts.append(phase * xp.where(hat > 0, hat, xp.zeros_like(hat)))
+        weights.append((step, sum(parts) * share))
+    return weights
+
+
+def _blend(xp: Any, spectrum: Array, weights: list[tuple[int, Array]]) -> Array:  # noqa: ANN401
+    """Return the weighted sum of the spectra of neighbouring slices."""
+    if len(weights) == 1 and weights[0][0] == 0:
+        return spectrum * weights[0][1]
+    total = xp.zeros_like(spectrum)
+    for step, weight in weights:
+        if abs(step) < spectrum.shape[-3]:
+            total = total + _shift_slices(xp, spectrum, step) * weight
     return total
 
 
