@@ -185,7 +185,7 @@ def test_what_the_motion_makes_likely_counts_in_the_loss() -> None:
     nothing, silent = torch.full((1, NUM_PLACED, 64, 64), -9.0), torch.zeros(1, WIDTH, WIDTH)
     told = batch((2, -5))
     assert told.likely is not None
-    told.likely[0, FARTHEST_PX + 2, FARTHEST_PX - 5] = 8.0
+    told.likely[0, FARTHEST_PX + 2, FARTHEST_PX - 5] = 4.0
     known, _ = placing_loss(silent, nothing, told)
     unknown, _ = placing_loss(silent, nothing, batch((2, -5)))
     assert float(known) < float(unknown) - 1
