@@ -5,7 +5,7 @@ how they were cut and will be put back, and that plumbing nothing of it but the 
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from prodm.correction.calibration import Calibration
 from prodm.correction.geometry import Blocks, SpacingRange
 from prodm.runs import Progress, no_progress
 from prodm.volume import Vector
-
-if TYPE_CHECKING:
-    pass
 
 
 class Corrector(Protocol):

@@ -52,11 +52,13 @@ class FoundMotion:
 
     def undo(self, moving: Tensor, padding: int = PADDING) -> Tensor:
         """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
-        return self._turned(moving, -1, padding)
+        undone: Tensor = self._mover(moving, padding).undo(moving)
+        return undone
 
     def apply(self, still: Tensor) -> Tensor:
         """Return images [..., Z, Y, X] as the motion shows them."""
-        return self._turned(still, 1)
+        seen: Tensor = self._mover(still, PADDING).apply(still)
+        return seen
 
     @property
     def is_rest(self) -> bool:
@@ -113,11 +115,6 @@ class FoundMotion:
         angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad))
         added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
         return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
-
-    def _turned(self, image: Tensor, sign: int, padding: int = PADDING) -> Tensor:
-        mover = self._mover(image, padding)
-        turned: Tensor = mover.apply(image) if sign > 0 else mover.undo(image)
-        return turned
 
     def _mover(self, image: Tensor, padding: int) -> phase.Mover:
         shift, along_z = (
