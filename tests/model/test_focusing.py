@@ -9,9 +9,11 @@ from torch import Tensor
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.focusing import (
+    MOST_DETAIL_HU,
     REFOCUSED,
     VIEWS,
     Focuser,
+    detail,
     focus,
     focusing_loss,
     look_again,
@@ -103,6 +105,37 @@ def test_the_image_undone_shows_calcium_sharp_and_tissue_smeared() -> None:
     assert peak > 1.5 * float(seen.max())
 
 
+def test_a_small_lesion_stands_out_of_the_detail_and_drowns_in_the_image() -> None:
+    """Beside lung and bone, whose edges fall apart into streaks when the motion is undone."""
+    motion = drift()
+    spot = lesion() / 3  # 200 HU
+    y, x = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
+    lung, bone = (x - 6).hypot(y - 20) < 10, (x - 56).hypot(y - 50) < 8
+    seen = 700.0 * bone - 800.0 * lung + motion.apply(spot)
+    ring = torch.zeros(3, 64, 64, dtype=torch.bool)
+    ring[:, 18:46, 18:46] = True
+    ring[:, 24:41, 24:41] = False
+
+    def contrast(image: Tensor) -> float:
+        """Of the lesion against what lies around it."""
+        level = image[ring].median()
+        return float((image[1, 30:35, 30:35].max() - level) / (image[ring] - level).abs().max())
+
+    assert contrast(undone(detail(seen), motion)) > 1.1
+    assert contrast(undone(seen, motion)) < 0.6
+
+
+def test_detail_is_fine_and_no_edge_counts_more_than_a_lesion() -> None:
+    slope = torch.arange(64.0).expand(1, 64, 64)
+    assert float(detail(slope)[..., 4:-4, 4:-4].abs().max()) == pytest.approx(0, abs=1e-4)
+    edge = torch.where(slope < 32, -900.0, 1200.0)
+    assert float(detail(edge).abs().max()) == MOST_DETAIL_HU
+    assert float(detail(edge)[..., :27].abs().max()) == 0  # seven pixels see no farther
+    spot = torch.zeros(1, 64, 64)
+    spot[0, 32, 32] = 49.0
+    assert detail(spot)[0, 32, 32] == pytest.approx(48)  # less the mean over seven by seven
+
+
 def test_without_motion_the_image_is_what_is_seen() -> None:
     rest = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
     torch.testing.assert_close(undone(tissue(), rest), tissue(), atol=1e-2, rtol=0)
@@ -115,6 +148,7 @@ def test_views_are_in_their_order() -> None:
     views = dict(zip(VIEWS, look_again(tissue() + moving, moving, odds, motion), strict=True))
     torch.testing.assert_close(views["seen"], tissue() + moving)
     torch.testing.assert_close(views["moving"], moving)
+    torch.testing.assert_close(views["detail"], undone(detail(tissue() + moving), motion))
     torch.testing.assert_close(views["odds"], odds)
     assert float((views["refocused"] - lesion()).abs().max()) < 60
     assert float((moving - lesion()).abs().max()) > 200

@@ -11,6 +11,8 @@ from prodm.errors import ProdmError
 from prodm.model.focusing import REFOCUSED, VIEWS
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import Separation, Separator
+from prodm.model.placing import translation
+from prodm.model.reading import angles_rad, without_translation
 from prodm.motion.trajectory import Trajectory
 from prodm.pairs.blocks import STORED_SHAPE
 from prodm.pairs.store import BlockRow
@@ -18,6 +20,7 @@ from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 from prodm.training import findings
 from prodm.training.findings import (
+    TYPICAL_ERROR_PX,
     Finding,
     carried_along,
     draw_finding,
@@ -25,6 +28,7 @@ from prodm.training.findings import (
     draw_places,
     find,
     load_findings,
+    nearly,
 )
 from prodm.training.windows import Block, WindowSettings, draw_trajectory
 
@@ -180,6 +184,42 @@ def test_what_was_wrongly_taken_to_move_rests_where_it_is_seen(
     assert result is not None
     assert not result.still.any()
     assert result.place.tolist() == [-5, 3]
+
+
+def test_a_motion_near_the_truth_is_off_by_a_whole_number_of_pixels() -> None:
+    """And wrong in its shape by as much as scans leave it, in the median."""
+    true = path_of(draw_trajectory(0.5, SETTINGS, np.random.default_rng(1)))
+    errors_px, places = [], set()
+    for seed in range(60):
+        motion, off = nearly(true, np.random.default_rng(seed))
+        error = motion.shift_at(angles_rad()) - true.shift_at(angles_rad())
+        torch.testing.assert_close(translation(error), off, atol=0.02, rtol=0)
+        errors_px.append(float(without_translation(error).square().mean().sqrt()))
+        places.add(tuple(off.tolist()))
+        assert off.tolist() == off.round().tolist()
+    assert np.median(errors_px) == pytest.approx(TYPICAL_ERROR_PX, rel=0.35)
+    assert max(errors_px) > 3 * TYPICAL_ERROR_PX
+    assert len(places) > 10
+
+
+def test_near_motions_are_learnt_from_where_a_separator_sees_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The truth lies where the motion puts it, and its detail is in focus there."""
+    monkeypatch.setattr(
+        findings,
+        "separate_by_network",
+        lambda blocks, _: Separation(blocks.clone(), torch.zeros_like(blocks)),
+    )
+    monkeypatch.setattr(findings, "TYPICAL_ERROR_PX", 0.01)
+    monkeypatch.setattr(findings, "CARRIED_SHARE", 0.0)
+    found = find(block(), BLIND, SETTINGS, np.random.default_rng(3), "near")
+    assert found is not None
+    assert not found.views[REFOCUSED].any()
+    detail = found.views[VIEWS.index("detail")].astype(float)
+    top = np.unravel_index(found.still.argmax(), found.still.shape)
+    assert detail[top] > 0.9 * detail.max()
+    assert find(block(), BLIND, SETTINGS, np.random.default_rng(3)) is None
 
 
 def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 A separator tells what moves without knowing how, and what it misses is missing from the lesion.
 Once a motion was found, the image itself can be seen with that motion undone: calcium is sharp
-there and all else is smeared. A *focuser* looks at five images of each slice:
+there and all else is smeared. Edges of lung and bone would drown small lesions there, so that only
+the fine detail of the image is looked at, what is finer than seven pixels, and no edge counts more
+than a faint lesion. A *focuser* looks at five images of each slice:
 
     seen        the image
     moving      what a separator took to move
-    undone      the image with the motion undone
+    detail      the fine detail of the image, with the motion undone
     refocused   what moves, put back in focus (``FoundMotion.refocus``)
     odds        the separator's odds that calcium rests here
 
@@ -29,11 +31,14 @@ from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings, folded_unet
 from prodm.model.sampler import slice_windows
 
-VIEWS = ("seen", "moving", "undone", "refocused", "odds")
+VIEWS = ("seen", "moving", "detail", "refocused", "odds")
 REFOCUSED = VIEWS.index("refocused")
-LOWEST_HU = torch.tensor([-200.0, -300.0, -300.0, 0.0, 0.0])  # of each view; networks see no less
-HIGHEST_HU = torch.tensor([800.0, 1200.0, 1200.0, 1500.0, 1.0])  # and no more
-SCALE_HU = torch.tensor([500.0, 500.0, 500.0, 500.0, 1.0])  # odds have no unit
+LOWEST_HU = torch.tensor([-200.0, -300.0, -200.0, 0.0, 0.0])  # of each view; networks see no less
+HIGHEST_HU = torch.tensor([800.0, 1200.0, 600.0, 1500.0, 1.0])  # and no more
+SCALE_HU = torch.tensor([500.0, 500.0, 100.0, 500.0, 1.0])  # odds have no unit
+TISSUE_HU = (-120.0, 300.0)  # beyond it, lung and bone are cut off before detail is looked for
+COARSE_PX = 7  # detail is finer
+MOST_DETAIL_HU = 120.0
 NUM_MAPS = 2
 GATE_GAIN, GATE_START = 4.0, 2.0  # an untrained network leaves nearly all that was refocused
 SHOWS_HU = 20.0  # calcium at rest that counts in the loss
@@ -93,11 +98,20 @@ def look_again(block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundM
     views = {
         "seen": block_hu,
         "moving": moving_hu,
-        "undone": undone(block_hu, motion),
+        "detail": undone(detail(block_hu), motion),
         "refocused": motion.refocus(moving_hu),
         "odds": odds,
     }
     return torch.stack([views[name] for name in VIEWS])
+
+
+def detail(block_hu: Tensor) -> Tensor:
+    """Return what is finer than ``COARSE_PX`` in a block [Z, Y, X], edges of tissue cut short."""
+    tissue = block_hu.clamp(*TISSUE_HU)
+    reach = COARSE_PX // 2
+    around = functional.pad(tissue[None], (reach,) * 4, mode="reflect")[0]
+    fine = tissue - functional.avg_pool2d(around, COARSE_PX, stride=1)
+    return fine.clamp(-MOST_DETAIL_HU, MOST_DETAIL_HU)
 
 
 def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:

@@ -39,12 +39,10 @@ from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
-HIDDEN_HU = 60.0  # a voxel of a lesion that did not seem to move is brighter, once in focus
-HIDDEN_VOXELS = 14  # that it has at least; what has fewer may be grain
-SUPPORT_HU = 25.0  # what the separator saw there on average, once in focus, as a trace of it
-LEAST_SHARE = 0.05  # by which an image is smoother without a lesion that moves in it
-SMOOTHER_HU = 1200.0  # what the image gains without it,
-SMOOTHER_SHARE = 0.15  # as a share of what it could add
+LESION_HU = 60.0  # a voxel of a lesion is brighter, once in focus
+LEAST_VOXELS = 14  # of a lesion; what has fewer may be grain
+SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
+SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
@@ -139,8 +137,7 @@ def put_in_focus(
 ) -> Phased:
     """Correct a block [Z, Y, X] by a motion that was found and has its place.
 
-    A separator's focuser tells what the calcium is, where there is one. What it sees counts where
-    the image is smoother without it (``prodm.model.clearing``).
+    A separator's focuser tells what the calcium is, where there is one.
     """
     if motion is None:
         return Phased(block_hu, torch.zeros_like(moving_hu), None)
@@ -148,7 +145,7 @@ def put_in_focus(
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    if smoother(block_hu, motion.apply(still))[1] < LEAST_SHARE:
+    if not moves_here(block_hu, still, motion):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED])
@@ -163,11 +160,9 @@ def look_for_hidden(
 ) -> Phased:
     """Correct a block [Z, Y, X] in which nothing was seen to go along with the scan's motion.
 
-    A small lesion may fall apart so far that a separator sees no more than traces of it. With the
-    motion undone it is sharp again, and a focuser can tell it from what is smeared then. It counts
-    where it is more than grain, where the traces come into focus there too, and where the image
-    is much smoother without it (``prodm.model.clearing``). All else rests, and so does bright
-    calcium without dark streaks, that of valves and of the aorta.
+    A small lesion may fall apart so far that a separator does not see it. With the motion undone
+    it is sharp again, and a focuser can tell it from what is smeared then. All else rests, and so
+    does bright calcium without dark streaks, that of valves and of the aorta.
     """
     at_rest = Phased(block_hu, moving_hu, None)
     rests = may_move(moving_hu) and dips(moving_hu) < LEAST_DIPS
@@ -175,14 +170,22 @@ def look_for_hidden(
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    lesion = still > HIDDEN_HU
-    if lesion.sum() < HIDDEN_VOXELS or float(views[REFOCUSED][lesion].mean()) < SUPPORT_HU:
+    if not moves_here(block_hu, still, motion):
         return at_rest
     seen = motion.apply(still)
-    gained_hu, share = smoother(block_hu, seen)
-    if gained_hu < SMOOTHER_HU or share < SMOOTHER_SHARE:
-        return at_rest
     return Phased(block_hu - seen + still, seen, motion, still)
+
+
+def moves_here(block_hu: Tensor, still_hu: Tensor, motion: FoundMotion) -> bool:
+    """Tell whether a lesion, given at rest, moves in a block [Z, Y, X].
+
+    It does where it is more than grain and the image is smoother without it
+    (``prodm.model.clearing``).
+    """
+    if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS:
+        return False
+    gained_hu, share = smoother(block_hu, motion.apply(still_hu))
+    return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
 
 
 def may_move(moving_hu: Tensor) -> bool:

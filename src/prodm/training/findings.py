@@ -1,8 +1,11 @@
 """What a focuser and a placer learn from: blocks of training patients whose motion was found.
 
-Each block is moved afresh, as training windows are, and its motion is then found as a correction
-would find it, by a separator, a reader and the search. That takes half a second a block, far
-longer than learning from it, so that what was found is kept, one file for each:
+Each block is moved afresh, as training windows are. Its motion is then found as a correction of
+that block alone would find it, by a separator, a reader and the search. Or, since the blocks of
+a scan find it better together (``prodm.model.finding``) and are then all looked at, also those in
+which nothing seems to move, it is the true one with an error of the size that they leave
+(``nearly``). Either takes far longer than learning from it, so that what was found is kept, one
+file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
@@ -21,13 +24,14 @@ the file alone, so that files may be made in any order, by several processes, an
 missing ones.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -38,11 +42,13 @@ from scipy import ndimage
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
+from prodm.model.families import draw_motions
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
 from prodm.model.motions import FoundMotion, place
 from prodm.model.phasing import STILL_HU, Separator, find_motion, separate_by_network
 from prodm.model.placing import log_density, place_of
+from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
@@ -59,8 +65,11 @@ ODDS_UNIT = 1e-3
 MOST_TRIES = 100
 CARRIED_SHARE = 0.3  # of blocks whose tissue moves with its calcium
 CARRIED_PX = 6.0  # how far around
+TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the blocks of a scan find,
+ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
+PLACE_ERROR_PX = 1.5  # standard deviation of the place, along x and along y
 
-
+Motions = Literal["found", "near"]
 LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
 
 
@@ -78,9 +87,10 @@ class Finding:
 
     @property
     def slices(self) -> NDArray[np.intp]:
-        """Slices to learn from: those with calcium, or with what was taken for it."""
+        """Slices to learn from: those with calcium, or with what was taken for it; or all."""
         bright = np.maximum(self.still, self.views[REFOCUSED]).max(axis=(1, 2))
-        return np.flatnonzero(bright > GRAIN_HU)
+        held = np.flatnonzero(bright > GRAIN_HU)
+        return held if len(held) else np.arange(len(bright))
 
 
 def make_findings(
@@ -93,14 +103,15 @@ def make_findings(
     seed: int,
     workers: int,
     progress: Progress,
+    motions: Motions = "found",
 ) -> None:
-    """Find motions in ``count`` blocks; files that are there already stay.
+    """Find motions in ``count`` blocks, or draw them; files that are there already stay.
 
     ``load`` gives each process the separator, with its reader, that it looks through.
     """
     folder.mkdir(exist_ok=True)
     missing = [n for n in range(count) if not _file(folder, n).exists()]
-    start = partial(_start, pairs.folder, load, settings, folder, seed)
+    start = partial(_start, pairs.folder, load, settings, folder, seed, motions)
     progress(count - len(missing), count)
     for done, _ in enumerate(_run(start, missing, workers), start=count - len(missing) + 1):
         progress(done, count)
@@ -125,7 +136,12 @@ _WORK: dict[str, Any] = {}  # of a process that finds motions
 
 
 def _start(
-    pairs_folder: Path, load: LoadSeparator, settings: WindowSettings, folder: Path, seed: int
+    pairs_folder: Path,
+    load: LoadSeparator,
+    settings: WindowSettings,
+    folder: Path,
+    seed: int,
+    motions: Motions,
 ) -> None:
     torch.set_num_threads(1)
     _WORK.update(
@@ -134,12 +150,17 @@ def _start(
         settings=settings,
         folder=folder,
         seed=seed,
+        motions=motions,
     )
 
 
 def _make(n: int) -> None:
     found = draw_finding(
-        _WORK["blocks"], _WORK["separator"], _WORK["settings"], seed=(_WORK["seed"], n)
+        _WORK["blocks"],
+        _WORK["separator"],
+        _WORK["settings"],
+        seed=(_WORK["seed"], n),
+        motions=_WORK["motions"],
     )
     with replacing(_file(_WORK["folder"], n)) as partial_file, partial_file.open("wb") as file:
         np.savez(file, **vars(found))
@@ -150,7 +171,11 @@ def _file(folder: Path, n: int) -> Path:
 
 
 def draw_finding(
-    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
+    blocks: Sequence[Block],
+    separator: Separator,
+    settings: WindowSettings,
+    seed: Sequence[int],
+    motions: Motions = "found",
 ) -> Finding:
     """Move blocks until a motion is found in one.
 
@@ -163,16 +188,20 @@ def draw_finding(
     for attempt in range(MOST_TRIES):
         rng = np.random.default_rng([*seed, attempt])
         pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
-        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng)
+        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng, motions)
         if found is not None:
             return found
     raise ProdmError(f"no motion was found in {MOST_TRIES} blocks; is this the right separator?")
 
 
 def find(
-    block: Block, separator: Separator, settings: WindowSettings, rng: np.random.Generator
+    block: Block,
+    separator: Separator,
+    settings: WindowSettings,
+    rng: np.random.Generator,
+    motions: Motions = "found",
 ) -> Finding | None:
-    """Move a block and find its motion; None where none is found."""
+    """Move a block and find its motion, or one near it; None where none is found."""
     mirrors = rng.random(3) < 0.5
     still, background = (
         torch.from_numpy(mirror(image, mirrors).astype(np.float32))
@@ -205,16 +234,21 @@ def find(
     seen = cut(moved)
     parts = separate_by_network(seen[None], separator)
     moving, odds = seen - parts.background_hu[0], parts.still_hu[0] / STILL_HU
-    generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
-    motion = find_motion(moving, SearchSettings(), generator, parts.still_hu[0], separator)
-    if motion is None or motion.is_rest:
-        return None
-    resting = cut(calcium) if calcium.any() else moving
-    off = place_of(motion) - place_of(place(motion, moving, resting))
-    whole = off.round()
+    if motions == "near":
+        motion, whole = nearly(true, rng)
+    else:
+        generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw
+        found_motion = find_motion(
+            moving, SearchSettings(), generator, parts.still_hu[0], separator
+        )
+        if found_motion is None or found_motion.is_rest:
+            return None
+        resting = cut(calcium) if calcium.any() else moving
+        off = place_of(found_motion) - place_of(place(found_motion, moving, resting))
+        whole = off.round()
+        motion = found_motion.translated(*(whole - off).tolist())
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
-    motion = motion.translated(*(whole - off).tolist())
     views = look_again(seen, moving, odds, motion)
     without_lesion = clean(seen, views[REFOCUSED], motion)
     views[VIEWS.index("odds")] /= ODDS_UNIT
@@ -229,6 +263,24 @@ def find(
         likely=log_density(motion).numpy(),
     )
     return _trimmed(found)
+
+
+def nearly(true: FoundMotion, rng: np.random.Generator) -> tuple[FoundMotion, torch.Tensor]:
+    """Return a motion as wrong as the blocks of a scan leave it, and how far off it rests.
+
+    What is added is a motion of the simulator made small, without its translation, and a whole
+    number of pixels (x, y). Along z hardly anything is found.
+    """
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    drawn = draw_motions(1, true.start_rad, generator)
+    added = FoundMotion(drawn.shift(drawn.displacement())[0], true.start_rad)
+    added = added.translated(*(-place_of(added)).tolist())
+    size_px = without_translation(added.shift_at(angles_rad())).square().mean().sqrt()
+    error_px = TYPICAL_ERROR_PX * math.exp(ERROR_SPREAD * rng.standard_normal())
+    shift_px = true.shift_px + error_px / float(size_px) * added.shift_px
+    along_z = None if true.slice_shift is None else float(rng.random()) * true.slice_shift
+    off = torch.from_numpy(rng.normal(0, PLACE_ERROR_PX, 2)).float().round()
+    return FoundMotion(shift_px, true.start_rad, along_z).translated(*off.tolist()), off
 
 
 def carried_along(
@@ -246,11 +298,9 @@ def carried_along(
     return background - carried + motion.apply(carried)
 
 
-def _trimmed(found: Finding) -> Finding | None:
+def _trimmed(found: Finding) -> Finding:
     """Leave out slices beyond the calcium and its neighbours."""
     slices = found.slices
-    if not len(slices):
-        return None
     kept = slice(max(int(slices[0]) - 1, 0), int(slices[-1]) + 2)
     return replace(
         found,
