@@ -1,5 +1,6 @@
 """What is learnt from must be the truth, in the frame of the motion that was found."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +214,8 @@ def test_near_motions_are_learnt_from_where_a_separator_sees_nothing(
     )
     monkeypatch.setattr(findings, "TYPICAL_ERROR_PX", 0.01)
     monkeypatch.setattr(findings, "CARRIED_SHARE", 0.0)
-    found = find(block(), BLIND, SETTINGS, np.random.default_rng(3), "near")
+    near = replace(SETTINGS, motions="near")
+    found = find(block(), BLIND, near, np.random.default_rng(3))
     assert found is not None
     assert not found.views[REFOCUSED].any()
     detail = found.views[VIEWS.index("detail")].astype(float)

@@ -237,12 +237,17 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
     assert "another separator" in str(again.exception)
 
 
-@pytest.mark.parametrize("method", ["focuser", "placer"])
-def test_motions_that_were_found_are_learnt_from(method: str, pairs: Pairs, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "motions"), [("focuser", "found"), ("focuser", "near"), ("placer", "found")]
+)
+def test_motions_that_were_found_are_learnt_from(
+    method: str, motions: str, pairs: Pairs, tmp_path: Path
+) -> None:
     """From the command to weights. What was found is kept, and a resumed run finds the rest."""
     run, network = tmp_path / "run", "model.network"
     small = (
-        method, "--set", "num_steps=2", "--set", "batch_size=2", "--workers", "1",
+        method, "--set", f"windows.motions={motions}", "--workers", "1",
+        "--set", "num_steps=2", "--set", "batch_size=2",
         "--set", f"{network}.channels=[8,16]", "--set", f"{network}.attention=[false,false]",
         "--set", f"{network}.num_head_channels=8",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -71,13 +71,6 @@ from prodm.errors import ProdmError
     help="Blocks whose motions are found, before a focuser or a placer learns from them.",
 )
 @click.option(
-    "--motions",
-    type=click.Choice(["found", "near"]),
-    default="found",
-    show_default=True,
-    help="Find each block's motion by itself, or draw one near the truth, as scans find it.",
-)
-@click.option(
     "--findings-of",
     type=click.Path(path_type=Path),
     metavar="RUN",
@@ -104,7 +97,6 @@ def train(
     separator_file: Path | None,
     reader_file: Path | None,
     num_findings: int,
-    motions: Literal["found", "near"],
     findings_of: Path | None,
     workers: int | None,
     validation_patches: int,
@@ -165,7 +157,6 @@ def train(
                 seed=settings.seed,
                 workers=workers or os.cpu_count() or 1,
                 progress=progress,
-                motions=motions,
             )
     with training_report() as report:
         result = run_training(

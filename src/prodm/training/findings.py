@@ -1,11 +1,11 @@
 """What a focuser and a placer learn from: blocks of training patients whose motion was found.
 
 Each block is moved afresh, as training windows are. Its motion is then found as a correction of
-that block alone would find it, by a separator, a reader and the search. Or, since the blocks of
-a scan find it better together (``prodm.model.finding``) and are then all looked at, also those in
-which nothing seems to move, it is the true one with an error of the size that they leave
-(``nearly``). Either takes far longer than learning from it, so that what was found is kept, one
-file for each:
+that block alone would find it, by a separator, a reader and the search. The blocks of a scan find
+it better together (``prodm.model.finding``), and then all of them are looked at, also those in
+which nothing seems to move: so with ``motions = "near"`` it is the true one with an error of the
+size that they leave (``nearly``). Either takes far longer than learning from it, so that what was
+found is kept, one file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -69,7 +69,6 @@ TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the block
 ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
 PLACE_ERROR_PX = 1.5  # standard deviation of the place, along x and along y
 
-Motions = Literal["found", "near"]
 LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
 
 
@@ -103,7 +102,6 @@ def make_findings(
     seed: int,
     workers: int,
     progress: Progress,
-    motions: Motions = "found",
 ) -> None:
     """Find motions in ``count`` blocks, or draw them; files that are there already stay.
 
@@ -111,7 +109,7 @@ def make_findings(
     """
     folder.mkdir(exist_ok=True)
     missing = [n for n in range(count) if not _file(folder, n).exists()]
-    start = partial(_start, pairs.folder, load, settings, folder, seed, motions)
+    start = partial(_start, pairs.folder, load, settings, folder, seed)
     progress(count - len(missing), count)
     for done, _ in enumerate(_run(start, missing, workers), start=count - len(missing) + 1):
         progress(done, count)
@@ -136,12 +134,7 @@ _WORK: dict[str, Any] = {}  # of a process that finds motions
 
 
 def _start(
-    pairs_folder: Path,
-    load: LoadSeparator,
-    settings: WindowSettings,
-    folder: Path,
-    seed: int,
-    motions: Motions,
+    pairs_folder: Path, load: LoadSeparator, settings: WindowSettings, folder: Path, seed: int
 ) -> None:
     torch.set_num_threads(1)
     _WORK.update(
@@ -150,17 +143,12 @@ def _start(
         settings=settings,
         folder=folder,
         seed=seed,
-        motions=motions,
     )
 
 
 def _make(n: int) -> None:
     found = draw_finding(
-        _WORK["blocks"],
-        _WORK["separator"],
-        _WORK["settings"],
-        seed=(_WORK["seed"], n),
-        motions=_WORK["motions"],
+        _WORK["blocks"], _WORK["separator"], _WORK["settings"], seed=(_WORK["seed"], n)
     )
     with replacing(_file(_WORK["folder"], n)) as partial_file, partial_file.open("wb") as file:
         np.savez(file, **vars(found))
@@ -171,11 +159,7 @@ def _file(folder: Path, n: int) -> Path:
 
 
 def draw_finding(
-    blocks: Sequence[Block],
-    separator: Separator,
-    settings: WindowSettings,
-    seed: Sequence[int],
-    motions: Motions = "found",
+    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
 ) -> Finding:
     """Move blocks until a motion is found in one.
 
@@ -188,18 +172,14 @@ def draw_finding(
     for attempt in range(MOST_TRIES):
         rng = np.random.default_rng([*seed, attempt])
         pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
-        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng, motions)
+        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng)
         if found is not None:
             return found
     raise ProdmError(f"no motion was found in {MOST_TRIES} blocks; is this the right separator?")
 
 
 def find(
-    block: Block,
-    separator: Separator,
-    settings: WindowSettings,
-    rng: np.random.Generator,
-    motions: Motions = "found",
+    block: Block, separator: Separator, settings: WindowSettings, rng: np.random.Generator
 ) -> Finding | None:
     """Move a block and find its motion, or one near it; None where none is found."""
     mirrors = rng.random(3) < 0.5
@@ -234,7 +214,7 @@ def find(
     seen = cut(moved)
     parts = separate_by_network(seen[None], separator)
     moving, odds = seen - parts.background_hu[0], parts.still_hu[0] / STILL_HU
-    if motions == "near":
+    if settings.motions == "near":
         motion, whole = nearly(true, rng)
     else:
         generator = torch.Generator().manual_seed(0)  # a reader leaves nothing to draw

@@ -42,6 +42,7 @@ class WindowSettings:
     random_start_share: float = 0.25  # scans that start at any angle; the others start at 0
     centred: bool = False
     flips: bool = True  # mirror and transpose the still block first
+    motions: Literal["found", "near"] = "found"  # of ``prodm.training.findings``
     offsets: bool = True  # the window lies anywhere in its block, else in the middle
 
     def __post_init__(self) -> None:
