@@ -61,7 +61,7 @@ class DemoSettings:
     method: str = "prodm"
     weights: Path | None = None  # None are those that ship
     steps: int = 4
-    samples: int = 4
+    samples: int = 2
     seed: int = 0  # of the correction
     workers: int = 2
     phantom: PhantomSettings = field(default_factory=PhantomSettings)
