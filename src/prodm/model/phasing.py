@@ -31,7 +31,7 @@ from prodm.model.clearing import smoother
 from prodm.model.finding import find_motions, settle_motions
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.motions import FoundMotion, explained_share, without_grain
-from prodm.model.placing import centred, odds_evidence, settle
+from prodm.model.placing import LESION_HU, centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -39,8 +39,7 @@ from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
-LESION_HU = 60.0  # a voxel of a lesion is brighter, once in focus
-LEAST_VOXELS = 14  # of a lesion; what has fewer may be grain
+LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
 SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
 SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
@@ -145,7 +144,7 @@ def put_in_focus(
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    if not moves_here(block_hu, still, motion):
+    if not moves_here(block_hu, still, motion.apply(still)):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED])
@@ -170,21 +169,21 @@ def look_for_hidden(
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    if not moves_here(block_hu, still, motion):
-        return at_rest
     seen = motion.apply(still)
+    if not moves_here(block_hu, still, seen):
+        return at_rest
     return Phased(block_hu - seen + still, seen, motion, still)
 
 
-def moves_here(block_hu: Tensor, still_hu: Tensor, motion: FoundMotion) -> bool:
-    """Tell whether a lesion, given at rest, moves in a block [Z, Y, X].
+def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
+    """Tell whether a lesion, given at rest and as it would be seen, moves in a block [Z, Y, X].
 
     It does where it is more than grain and the image is smoother without it
     (``prodm.model.clearing``).
     """
     if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS:
         return False
-    gained_hu, share = smoother(block_hu, motion.apply(still_hu))
+    gained_hu, share = smoother(block_hu, seen_hu)
     return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
 
 
