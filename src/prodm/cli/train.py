@@ -68,7 +68,7 @@ from prodm.errors import ProdmError
     type=click.IntRange(1),
     default=4000,
     show_default=True,
-    help="Blocks whose motions are found, before a focuser or a placer learns from them.",
+    help="Blocks that are moved, before a focuser, a placer or a tuner learns from them.",
 )
 @click.option(
     "--findings-of",
@@ -105,7 +105,7 @@ def train(
     """Train a correction on pairs.
 
     SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
-    reader, focuser, placer, paper. On several GPUs start it with torchrun.
+    reader, focuser, placer, tuner, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
@@ -118,7 +118,8 @@ def train(
     from prodm.evaluation.validation import uncorrected, validator
     from prodm.pairs.store import Pairs
     from prodm.runs import fill
-    from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, make_findings
+    from prodm.training.kept import FOLDER, make_missing
+    from prodm.training.lessons import LESSONS
     from prodm.training.loop import TrainingSettings
     from prodm.training.loop import train as run_training
     from prodm.training.run import open_run
@@ -145,12 +146,13 @@ def train(
     before = uncorrected(pairs, count=validation_patches)
     if is_first:
         click.echo(f"validation without correction: {_sentence(before)}", err=True)
-    finds = settings.model.method in LEARN_FROM_FINDINGS and findings_of is None
-    if is_first and finds:  # the others wait where they join
+    lesson = LESSONS.get(settings.model.method) if findings_of is None else None
+    if is_first and lesson is not None:  # the others wait where they join
         with progress_bar("finding motions") as progress:
-            make_findings(
-                output / FINDINGS,
+            make_missing(
+                output / FOLDER,
                 pairs,
+                lesson.make,
                 partial(_load_separator, files),
                 settings.windows,
                 count=num_findings,
@@ -180,16 +182,17 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
     from prodm.correction.loading import shipped_weights
 
     after_motion = ("focuser", "placer")
-    if separator is not None and method not in ("reader", *after_motion):
+    looks_through = ("reader", "tuner", *after_motion)
+    if separator is not None and method not in looks_through:
         raise ProdmError(
-            f"--separator is for readers, focusers and placers, and this trains a {method}"
+            f"--separator is for readers, tuners, focusers and placers, and this trains a {method}"
         )
     if reader is not None and method not in after_motion:
         raise ProdmError(f"--reader is for focusers and placers, and this trains a {method}")
-    if method not in ("reader", *after_motion):
+    if method not in looks_through:
         return []
     parts = [separator or shipped_weights("separator")]
-    return parts if method == "reader" else [*parts, reader or shipped_weights("reader")]
+    return [*parts, reader or shipped_weights("reader")] if method in after_motion else parts
 
 
 def _load_separator(files: list[Path]) -> Any:  # noqa: ANN401 (its import loads torch)

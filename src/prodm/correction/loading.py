@@ -57,14 +57,15 @@ def load_phase(
     reader: Path | None = None,
     focuser: Path | None = None,
     placer: Path | None = None,
+    tuner: Path | None = None,
     *,
     tissue_rests: bool = True,
 ) -> PhaseCorrector:
     """Return the corrector by phase of a separator.
 
     With a ``reader`` the search for motions starts from what it reads; once a motion was found, a
-    ``placer`` tells where the lesion rests, if the tissue does, and a ``focuser`` takes a second
-    look.
+    ``tuner`` tells what is missing of it, a ``placer`` where the lesion rests, if the tissue does,
+    and a ``focuser`` takes a second look.
     """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
@@ -75,7 +76,8 @@ def load_phase(
         raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
     _check_size(separating, separator.name)
     sha256, helpers = separating.sha256, {}
-    for name, file in (("reader", reader), ("focuser", focuser), ("placer", placer)):
+    given = {"reader": reader, "focuser": focuser, "placer": placer, "tuner": tuner}
+    for name, file in given.items():
         if file is None:
             continue
         helper = load_network(file)
@@ -132,7 +134,7 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method in ("separator", "reader", "focuser", "placer"):
+    if settings.method in ("separator", "reader", "focuser", "placer", "tuner"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":

@@ -4,10 +4,10 @@ A method corrects blocks. Where it comes from is one of
 
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
-    A+B, A+B+C+D+E    a network that walks, a separator and, where wanted, a reader, a focuser and
-                      a placer, each a folder or file as above: the walk with the consistency step
-                      (``prodm.model.consistency``)
-    B+C, B+C+D+E      the same without a network that walks: the correction by phase alone
+    A+B, A+B+C+D+E+F  a network that walks, a separator and, where wanted, a reader, a focuser, a
+                      placer and a tuner, each a folder or file as above: the walk with the
+                      consistency step (``prodm.model.consistency``)
+    B+C, B+C+D+E+F    the same without a network that walks: the correction by phase alone
     a name            a method without weights, one of ``BY_NAME``
     module:function   somebody else's Python function, with this protocol
 
@@ -225,7 +225,7 @@ def _trained(
     trained = load_network(weights)
     if trained.settings.method == "separator":
         return _phased([weights], name, source, tissue_rests)
-    if trained.settings.method in ("reader", "focuser", "placer"):
+    if trained.settings.method in ("reader", "focuser", "placer", "tuner"):
         raise ProdmError(
             f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
         )
@@ -262,9 +262,10 @@ def _together(
     from prodm.model.checkpoint import load_network
 
     phase_alone = load_network(files[0]).settings.method == "separator"
-    if len(files) > (4 if phase_alone else 5):
+    if len(files) > (5 if phase_alone else 6):
         raise ProdmError(
-            f"after a separator come a reader, a focuser, a placer and nothing else, got {source}"
+            "after a separator come a reader, a focuser, a placer, a tuner and nothing else, got "
+            f"{source}"
         )
     if phase_alone:
         return _phased(files, name, source, tissue_rests)

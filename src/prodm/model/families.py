@@ -65,12 +65,7 @@ class Motions:
     def displacement(self) -> Tensor:
         """Return [N, M, 3] at the views of the scan."""
         time = torch.arange(NUM_VIEWS) / NUM_VIEWS
-        first, second = self.pause[:, :1], self.pause[:, 1:]
-        waves = [
-            torch.sin(2 * math.pi * order * time + self.phase_rad[:, None]) for order in (1, 2, 3)
-        ]
-        moves = [(time / first).clamp(max=1), ((time - second) / (1 - second)).clamp(min=0)]
-        return torch.stack([*moves, *waves], dim=-1) @ self.vectors
+        return progress(time, self.phase_rad, self.pause) @ self.vectors
 
     def shift(self, displacement: Tensor) -> Tensor:
         """Return s [N, M] of displacements [N, M, 3]."""
@@ -86,6 +81,14 @@ class Motions:
             self.pause[chosen],
             self.start_rad[chosen],
         )
+
+
+def progress(time: Tensor, phase_rad: Tensor, pause: Tensor) -> Tensor:
+    """Return how far each of the five vectors of N motions is gone at times [T], [N, T, 5]."""
+    first, second = pause[:, :1], pause[:, 1:]
+    waves = [torch.sin(2 * math.pi * order * time + phase_rad[:, None]) for order in (1, 2, 3)]
+    moves = [(time / first).clamp(max=1), ((time - second) / (1 - second)).clamp(min=0)]
+    return torch.stack([*moves, *waves], dim=-1)
 
 
 def joined(first: Motions, second: Motions) -> Motions:

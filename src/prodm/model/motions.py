@@ -36,13 +36,15 @@ DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, mor
 class FoundMotion:
     """s(theta) in pixels at ``NUM_VIEWS`` angles over 180 degrees from ``start_rad`` on.
 
-    ``slice_shift`` is the displacement along z, in slices, where it is known.
+    ``slice_shift`` is the displacement along z, in slices, where it is known, and ``precision``
+    that of the shape of s (``prodm.model.tuning``), likewise.
     """
 
     shift_px: Tensor  # [M]
     start_rad: float
     slice_shift: Tensor | None = None  # [M]
     cost: float = 0.0  # the less, the likelier; of motions of the same image
+    precision: Tensor | None = None
 
     @classmethod
     def from_path(cls, path: Tensor) -> "FoundMotion":
@@ -91,6 +93,11 @@ class FoundMotion:
         """
         views, turns = self._seen_at(angles_rad)
         return self.shift_px[views] * torch.where(turns % 2 == 0, 1.0, -1.0)
+
+    def along_z_at(self, angles_rad: Tensor) -> Tensor:
+        """Return the displacement along z in slices at angles, the nearest view's."""
+        views, _ = self._seen_at(angles_rad)
+        return torch.zeros(len(views)) if self.slice_shift is None else self.slice_shift[views]
 
     def mean(self, other: "FoundMotion") -> "FoundMotion":
         """Return the mean with another motion, of a scan that starts where this one does."""

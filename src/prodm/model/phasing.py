@@ -36,6 +36,7 @@ from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
+from prodm.model.tuning import tune_motions
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
@@ -79,7 +80,8 @@ class Separator:
     num_slices: int
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
     placer: tuple[Predict, int] | None = None  # a placer
-    focuser: tuple[Predict, int] | None = None  # and a focuser
+    focuser: tuple[Predict, int] | None = None  # a focuser
+    tuner: tuple[Predict, int] | None = None  # and a tuner
     tissue_rests: bool = True  # and so tells where calcium belongs; see ``prodm.model.placing``
 
     def look(self, windows: Tensor) -> Tensor:
@@ -311,6 +313,9 @@ def correct_scan(
         progress,
         list(blocks_hu),
     )
+
+    if separator.tuner is not None:
+        motions = tune_motions(motions, blocks_hu, moving, separator.tuner[0])
 
     def evidence(n: int, motion: FoundMotion) -> Tensor:
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)

@@ -15,27 +15,25 @@ Both hold where the tissue rests while its calcium moves, as the simulator has i
 moves along: nothing tells, nothing is missing anywhere, and calcium is best put where it was seen
 on average, as the tissue around it was (``centred``).
 
-The place is where the two together are likeliest. The first is a density over many motions that
-were drawn as the simulator draws them, each counting by how close its shape is. Both are maps
-[33, 33] of how far, in rows and columns of pixels, a lesion rests from where its motion puts it.
+The place is where the two together are likeliest. The first is a density over motions that the
+simulator may have drawn (``prodm.model.likely``). Both are maps [33, 33] of how far, in rows and
+columns of pixels, a lesion rests from where its motion puts it.
 """
 
+import math
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from prodm.model.families import draw_motions
+from prodm.model.likely import likely_motions
 from prodm.model.motions import FoundMotion, between_samples
-from prodm.model.reading import angles_rad, true_path, without_translation
+from prodm.model.reading import angles_rad
+from prodm.model.tuning import shape_of
 
-NUM_DRAWS = 50_000
-DRAWS_AT_ONCE = 10_000
-NUM_CLOSEST = 3_000  # of the draws, which the others add nothing to
-SHAPE_ERROR_PX = 0.35  # of a motion that was found
-NUM_INDEPENDENT = 8  # errors of s over the scan
-PLACE_ERROR_PX = 0.7  # what a draw spreads over
+SHAPE_ERROR_PX = 0.35  # of a motion that was found and says no more of it
+NUM_STARTS = 12  # that are tried where it is not known; half of all scans start at 0
+PLACE_ERROR_PX = 0.7  # what a likely motion spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
 SHAPE_TRUST = 1.5  # of the density, as an exponent, against what the image shows
 EVIDENCE = 2.4  # what the mean log-odds over a lesion count
@@ -86,36 +84,32 @@ def translation(path: Tensor) -> Tensor:
     return found
 
 
-@lru_cache(maxsize=2)
-def _known_motions(start_rad: float | None) -> tuple[Tensor, Tensor]:
-    """Shapes [N, angles] of motions of the simulator, and their translations [N, 2]."""
-    generator = torch.Generator().manual_seed(0)
-    paths = []
-    for _ in range(NUM_DRAWS // DRAWS_AT_ONCE):
-        motions = draw_motions(DRAWS_AT_ONCE, start_rad, generator)
-        paths.append(true_path(motions.displacement(), motions.start_rad)[:, 0])
-    drawn = torch.cat(paths)
-    return without_translation(drawn), translation(drawn)
-
-
 def log_density(motion: FoundMotion, start_rad: float | None = None) -> Tensor:
     """Return a map of how many motions of this shape rest there, as a logarithm.
 
     Of those that start at ``start_rad``, or anywhere where that is not known.
     """
-    shapes, translations = _known_motions(start_rad)
-    path = motion.shift_at(angles_rad())
-    away = (shapes - without_translation(path)).square().mean(dim=1)
-    weight = torch.softmax(-away * NUM_INDEPENDENT / (2 * SHAPE_ERROR_PX**2), dim=0)
-    closest = weight.topk(NUM_CLOSEST)
+    shape, precision = shape_of(motion), motion.precision
+    if precision is None:
+        precision = torch.eye(len(shape)) / SHAPE_ERROR_PX**2
+    starts = {0.0 if start_rad is None else start_rad: 1.0}
+    if start_rad is None:
+        others = [n * math.pi / NUM_STARTS for n in range(1, NUM_STARTS)]
+        starts |= dict.fromkeys(others, 1 / len(others))
+    places, weights = [], []
+    for start, share in starts.items():
+        likely = likely_motions(shape, precision, start, torch.Generator().manual_seed(0))
+        places.append(likely.place)
+        weights.append(likely.evidence + math.log(share))
+    weight = torch.softmax(torch.cat(weights), dim=0)
     # A lesion that rests farther along x has a motion with less of a translation along x.
     x_px, y_px = (
         (there - offset).reshape(-1, 1)
-        for there, offset in zip(translation(path), offsets(), strict=True)
+        for there, offset in zip(place_of(motion), offsets(), strict=True)
     )
-    x, y = translations[closest.indices].T
+    x, y = torch.cat(places).T
     spread = torch.exp(-((x_px - x) ** 2 + (y_px - y) ** 2) / (2 * PLACE_ERROR_PX**2))
-    return (spread @ closest.values + ELSEWHERE).log().reshape(offsets()[0].shape)
+    return (spread @ weight + ELSEWHERE).log().reshape(offsets()[0].shape)
 
 
 def odds_evidence(lesion_hu: Tensor, odds: Tensor) -> Tensor:

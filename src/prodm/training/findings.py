@@ -19,20 +19,12 @@ found is kept, one file for each:
 ``still`` and ``background`` are in the frame of the motion that was found, whose place may be
 wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
 is a whole number of pixels off, and the truth is cut out as many pixels off. Only slices with
-calcium are kept, and one more on either side. What is found depends on the seed and the number of
-the file alone, so that files may be made in any order, by several processes, and after a kill the
-missing ones.
+calcium are kept, and one more on either side.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -52,13 +44,8 @@ from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
-from prodm.pairs.store import Pairs
-from prodm.physics import phase
-from prodm.physics.fitting import NUM_VIEWS
-from prodm.runs import Progress, replacing
-from prodm.training.windows import Block, WindowSettings, draw_trajectory, load_blocks, mirror
+from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror
 
-FINDINGS = "findings"  # folder in a run
 LEAST_BORDER_PX = 4  # of a stored block's margin that is left on each side when a block is cut
 MOST_OFF_PX = 16
 ODDS_UNIT = 1e-3
@@ -68,8 +55,6 @@ CARRIED_PX = 6.0  # how far around
 TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the blocks of a scan find,
 ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
 PLACE_ERROR_PX = 1.5  # standard deviation of the place, along x and along y
-
-LoadSeparator = Callable[[], Separator]  # must be one that processes can be handed
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,72 +75,6 @@ class Finding:
         bright = np.maximum(self.still, self.views[REFOCUSED]).max(axis=(1, 2))
         held = np.flatnonzero(bright > GRAIN_HU)
         return held if len(held) else np.arange(len(bright))
-
-
-def make_findings(
-    folder: Path,
-    pairs: Pairs,
-    load: LoadSeparator,
-    settings: WindowSettings,
-    *,
-    count: int,
-    seed: int,
-    workers: int,
-    progress: Progress,
-) -> None:
-    """Find motions in ``count`` blocks, or draw them; files that are there already stay.
-
-    ``load`` gives each process the separator, with its reader, that it looks through.
-    """
-    folder.mkdir(exist_ok=True)
-    missing = [n for n in range(count) if not _file(folder, n).exists()]
-    start = partial(_start, pairs.folder, load, settings, folder, seed)
-    progress(count - len(missing), count)
-    for done, _ in enumerate(_run(start, missing, workers), start=count - len(missing) + 1):
-        progress(done, count)
-
-
-def _run(start: Any, missing: Sequence[int], workers: int) -> Iterator[None]:  # noqa: ANN401
-    if workers == 1 or len(missing) < 2:
-        start()
-        yield from map(_make, missing)
-        return
-    # Spawned, because forked threads of numerical libraries may hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), start) as pool:
-        futures = [pool.submit(_make, n) for n in missing]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-_WORK: dict[str, Any] = {}  # of a process that finds motions
-
-
-def _start(
-    pairs_folder: Path, load: LoadSeparator, settings: WindowSettings, folder: Path, seed: int
-) -> None:
-    torch.set_num_threads(1)
-    _WORK.update(
-        blocks=load_blocks(Pairs(pairs_folder), "train"),
-        separator=load(),
-        settings=settings,
-        folder=folder,
-        seed=seed,
-    )
-
-
-def _make(n: int) -> None:
-    found = draw_finding(
-        _WORK["blocks"], _WORK["separator"], _WORK["settings"], seed=(_WORK["seed"], n)
-    )
-    with replacing(_file(_WORK["folder"], n)) as partial_file, partial_file.open("wb") as file:
-        np.savez(file, **vars(found))
-
-
-def _file(folder: Path, n: int) -> Path:
-    return folder / f"{n:06d}.npz"
 
 
 def draw_finding(
@@ -187,15 +106,7 @@ def find(
         torch.from_numpy(mirror(image, mirrors).astype(np.float32))
         for image in (block.still, block.background)
     )
-    spacing_z, _, spacing_x = block.row.spacing_mm
-    trajectory = draw_trajectory(spacing_x, settings, rng)
-    path_mm = trajectory.displacement(np.arange(NUM_VIEWS) / NUM_VIEWS)
-    displacement = torch.from_numpy(path_mm / (spacing_x, spacing_x, spacing_z)).float()
-    start_rad = float(np.deg2rad(trajectory.start_deg))
-    shift_px = phase.shift_of(
-        displacement[:, :2], phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
-    )
-    true = FoundMotion(shift_px, start_rad, displacement[:, 2])
+    true = drawn_motion(block, settings, rng)
     calcium = still - background
     tissue = background
     if rng.random() < CARRIED_SHARE:
@@ -289,20 +200,6 @@ def _trimmed(found: Finding) -> Finding:
         still=found.still[kept],
         background=found.background[kept],
     )
-
-
-def load_findings(folder: Path) -> list[Finding]:
-    """Read all findings of a folder into memory, in order."""
-    findings = []
-    for file in sorted(folder.glob("*.npz")):
-        try:
-            with file.open("rb") as opened, np.load(opened) as arrays:
-                findings.append(Finding(**arrays))
-        except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
-            raise ProdmError(f"{file} is damaged ({error}); delete it and resume") from error
-    if not findings:
-        raise ProdmError(f"{folder} holds no findings")
-    return findings
 
 
 def draw_findings(
@@ -401,9 +298,3 @@ def _as_int16(image: torch.Tensor) -> NDArray[np.int16]:
     limits = np.iinfo(np.int16)
     rounded: NDArray[np.int16] = image.round().clamp(limits.min, limits.max).short().numpy()
     return rounded
-
-
-LEARN_FROM_FINDINGS: dict[str, Callable[..., Batch]] = {
-    "focuser": draw_findings,
-    "placer": draw_places,
-}

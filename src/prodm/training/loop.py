@@ -13,7 +13,7 @@ A run is a folder:
     best.safetensors    the EMA network with the least validation error
     log.csv             one line per report and per validation
     curve.png           the log as a picture
-    findings/           what a focuser or a placer learns from (``prodm.training.findings``)
+    findings/           what a focuser, a placer or a tuner learns from (``prodm.training.kept``)
 
 With several processes (``torchrun``) each draws its own shard of every batch and DDP averages
 the gradients. ``shards`` says into how many parts a batch is drawn; one process works through
@@ -47,7 +47,8 @@ from prodm.model.checkpoint import read_tensors, save_checkpoint, write_tensors
 from prodm.model.growing import starting_weights
 from prodm.model.losses import Batch
 from prodm.pairs.store import Pairs
-from prodm.training.findings import FINDINGS, LEARN_FROM_FINDINGS, load_findings
+from prodm.training.kept import FOLDER, load_kept
+from prodm.training.lessons import LESSONS
 from prodm.training.log import Log
 from prodm.training.processes import agreed, autocast, gradients_meet, inner, process_group
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
@@ -171,13 +172,12 @@ def train(
 def _drawer(settings: TrainingSettings, pairs: Pairs, findings_of: Path) -> Callable[..., Batch]:
     """Return what draws one shard of a batch, given a seed.
 
-    A focuser or a placer learns from what was found and kept in the folder of a run, all others
-    from windows.
+    Some learn from what was made before and kept in the folder of a run, all others from windows.
     """
     draw: Callable[..., Batch]
-    if settings.model.method in LEARN_FROM_FINDINGS:
-        findings = load_findings(findings_of / FINDINGS)
-        draw = partial(LEARN_FROM_FINDINGS[settings.model.method], findings)
+    lesson = LESSONS.get(settings.model.method)
+    if lesson is not None:
+        draw = partial(lesson.draw, load_kept(findings_of / FOLDER, lesson.kind))
     else:
         draw = partial(draw_batch, pairs, load_blocks(pairs, "train"), settings.windows)
     return partial(

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from prodm.errors import ProdmError
 from prodm.model import normalise
 from prodm.model.losses import Batch, lesion_neighbourhoods
+from prodm.model.motions import FoundMotion
 from prodm.motion.profiles import PROFILES, draw
 from prodm.motion.trajectory import Trajectory
 from prodm.pairs.blocks import MARGIN, STORED_SHAPE
 from prodm.pairs.store import BlockRow, Pairs, Split
 from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS as SHIFT_VIEWS
 
 NUM_VIEWS = 90  # samples of s(theta); it is smooth but for its jump
 PADDING = 32  # pixels; the margin already keeps calcium away from the border
@@ -230,6 +232,18 @@ def draw_trajectory(
         start_deg=None if rng.random() < settings.random_start_share else 0.0,
         centred=settings.centred,
     )
+
+
+def drawn_motion(block: Block, settings: WindowSettings, rng: np.random.Generator) -> FoundMotion:
+    """Draw one of the simulator's motions of a block, as a search would find it."""
+    spacing_z, _, spacing_x = block.row.spacing_mm
+    trajectory = draw_trajectory(spacing_x, settings, rng)
+    path_mm = trajectory.displacement(np.arange(SHIFT_VIEWS) / SHIFT_VIEWS)
+    displacement = torch.from_numpy(path_mm / (spacing_x, spacing_x, spacing_z)).float()
+    start_rad = float(np.deg2rad(trajectory.start_deg))
+    angles = phase.view_angles_rad(SHIFT_VIEWS, start_rad=start_rad)
+    shift_px = phase.shift_of(displacement[:, :2], angles)
+    return FoundMotion(shift_px, start_rad, displacement[:, 2])
 
 
 def _motions(

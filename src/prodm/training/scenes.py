@@ -1,0 +1,153 @@
+"""What a tuner learns from: blocks that move, and what a separator sees move in them.
+
+Each block is moved afresh, as training windows are, and cut somewhere. Of it are kept the five
+slices in which most seems to move, and how they moved:
+
+    seen        [Z, Y, X]  the image, in HU
+    moving      [Z, Y, X]  what the separator took to move, in HU
+    shift_px    [views]    s
+    slice_shift [views]    the displacement along z
+    start_rad   [1]        the angle at which the scan starts
+
+The motion that is undone is drawn anew at every visit: the true one with an error of the size that
+a search leaves (``prodm.model.tuning.draw_errors``), at any place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from prodm.errors import ProdmError
+from prodm.model.focusing import detail
+from prodm.model.losses import Batch
+from prodm.model.motions import FoundMotion
+from prodm.model.phasing import Separator, may_move, separate_by_network
+from prodm.model.tuning import (
+    MOVING_HU,
+    NUM_TUNED,
+    centres_rad,
+    draw_errors,
+    look_apart,
+)
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
+from prodm.physics import phase
+from prodm.physics.fitting import NUM_VIEWS
+from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror
+
+AROUND = 3  # slices above and below one with calcium that a separator looks at
+MOST_TRIES = 100
+PLACE_PX = 1.5  # standard deviation of the place, along x and along y
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What moves in some slices of a block, and how."""
+
+    seen: NDArray[np.int16]
+    moving: NDArray[np.int16]
+    shift_px: NDArray[np.float32]
+    slice_shift: NDArray[np.float32]
+    start_rad: NDArray[np.float32]
+
+
+def draw_scene(
+    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
+) -> Scene:
+    """Move blocks until something seems to move in one."""
+    with_calcium = [block for block in blocks if len(block.calcium_slices)]
+    without = [block for block in blocks if not len(block.calcium_slices)]
+    wanted = np.random.default_rng(seed).random() >= settings.calcium_share
+    for attempt in range(MOST_TRIES):
+        rng = np.random.default_rng([*seed, attempt])
+        pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
+        scene = move(pool[int(rng.integers(len(pool)))], separator, settings, rng)
+        if scene is not None:
+            return scene
+    raise ProdmError(f"nothing moved in {MOST_TRIES} blocks; is this the right separator?")
+
+
+def move(
+    block: Block, separator: Separator, settings: WindowSettings, rng: np.random.Generator
+) -> Scene | None:
+    """Move a block; None where a separator sees nothing move."""
+    mirrors = rng.random(3) < 0.5
+    still, background = (
+        torch.from_numpy(mirror(image, mirrors).astype(np.float32))
+        for image in (block.still, block.background)
+    )
+    true = drawn_motion(block, settings, rng)
+    calcium = still - background
+    moved = background + true.apply(calcium) if calcium.any() else background
+    depth, height, width = BLOCK_SHAPE
+    top, left = rng.integers(0, 2 * np.array(MARGIN[1:]) + 1)
+    inside = (slice(MARGIN[0], MARGIN[0] + depth), slice(top, top + height))
+    moved, calcium = (image[*inside, left : left + width] for image in (moved, calcium))
+    held = torch.nonzero(calcium.any(dim=2).any(dim=1)).flatten().numpy()
+    middle = int(rng.choice(held if len(held) else np.arange(depth)))
+    first = min(max(middle - AROUND, 0), depth - 2 * AROUND - 1)
+    seen = moved[first : first + 2 * AROUND + 1].contiguous()
+    moving = seen - separate_by_network(seen[None], separator).background_hu[0]
+    if not may_move(moving):
+        return None
+    wanted = NUM_TUNED + 2
+    strongest = int((moving**2).sum(dim=(1, 2)).unfold(0, wanted, 1).sum(dim=1).argmax())
+    kept = slice(strongest, strongest + wanted)
+    if true.slice_shift is None:
+        raise RuntimeError("a drawn motion has a part along z")
+    return Scene(
+        seen=seen[kept].round().short().numpy(),
+        moving=moving[kept].round().short().numpy(),
+        shift_px=true.shift_px.numpy(),
+        slice_shift=true.slice_shift.numpy(),
+        start_rad=np.array([true.start_rad], dtype=np.float32),
+    )
+
+
+def draw_scenes(
+    scenes: Sequence[Scene],
+    *,
+    num_slices: int,
+    batch_size: int,
+    seed: Sequence[int],
+    radius_pixels: int,
+) -> Batch:
+    """Draw one batch of scenes, each seen with a motion that is a little wrong."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    chosen = [scenes[int(n)] for n in rng.integers(len(scenes), size=batch_size)]
+    seen, moving, shift_px, slice_shift = (
+        torch.from_numpy(np.stack([getattr(one, name) for one in chosen]).astype(np.float32))
+        for name in ("seen", "moving", "shift_px", "slice_shift")
+    )
+    start_rad = torch.from_numpy(np.concatenate([one.start_rad for one in chosen]))
+    angles = phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
+    x_px, y_px = PLACE_PX * torch.randn(2, batch_size, 1, generator=generator)
+    away = x_px * torch.cos(angles) + y_px * torch.sin(angles)
+    wrong_px = shift_px - draw_errors(batch_size, generator) + away
+    missing = [
+        _missing(FoundMotion(true, float(start), along_z), wrong)
+        for true, start, along_z, wrong in zip(
+            shift_px, start_rad, slice_shift, wrong_px, strict=True
+        )
+    ]
+    fine = torch.stack([detail(one) for one in seen])
+    middle = seen[:, len(seen[0]) // 2, None]
+    nothing = torch.zeros_like(middle, dtype=torch.bool)
+    return Batch(
+        still=middle,
+        moving=middle,
+        calcium=nothing,
+        lesions=nothing.int(),
+        spacing_mm=torch.ones(batch_size, 3),
+        views=look_apart(fine, moving.clamp(*MOVING_HU), wrong_px, start_rad),
+        missing=torch.stack(missing),
+    )
+
+
+def _missing(true: FoundMotion, wrong_px: torch.Tensor) -> torch.Tensor:
+    """Return what is missing of a wrong s at the wedges, and the displacement along z, [2, K]."""
+    away = replace(true, shift_px=true.shift_px - wrong_px).shift_at(centres_rad())
+    return torch.stack([away, true.along_z_at(centres_rad())])
