@@ -32,6 +32,20 @@ def test_each_wedge_shows_the_lesion_where_it_was_at_that_moment() -> None:
     assert rows[2] == pytest.approx(40, abs=1)
 
 
+def test_wedges_may_end_where_the_scan_does() -> None:
+    """Then neither the first nor the last shows the other end, and they still sum to the image."""
+    image = np.random.default_rng(0).normal(size=(2, 47, 47))
+    _, theta = phase.polar_frequencies((47, 47))
+    for start_rad in (0.0, 1.0):
+        parts = partial_angle_images(image, 5, start_rad=start_rad, padding=0, wraps=False)
+        assert parts.sum(axis=-3) == pytest.approx(image, abs=1e-12)
+        spectra = np.abs(np.fft.rfft2(parts)).sum(axis=0)
+        moment = ((theta - start_rad) % np.pi) / np.pi
+        moment[0, 0] = np.nan  # the mean has no direction
+        assert spectra[0][moment > 0.31].max() < 1e-9
+        assert spectra[-1][moment < 0.69].max() < 1e-9
+
+
 def test_one_wedge_is_refused() -> None:
     with pytest.raises(ProdmError, match="at least two wedges, got 1"):
         partial_angle_images(np.zeros((2, 8, 8)), 1)

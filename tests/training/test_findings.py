@@ -19,7 +19,7 @@ from prodm.pairs.blocks import STORED_SHAPE
 from prodm.pairs.store import BlockRow
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
-from prodm.training import findings
+from prodm.training import findings, windows
 from prodm.training.findings import (
     TYPICAL_ERROR_PX,
     Finding,
@@ -28,9 +28,9 @@ from prodm.training.findings import (
     draw_findings,
     draw_places,
     find,
-    load_findings,
     nearly,
 )
+from prodm.training.kept import load_kept
 from prodm.training.windows import Block, WindowSettings, draw_trajectory
 
 SETTINGS = WindowSettings(calcium_share=1.0, random_start_share=0.0)
@@ -68,7 +68,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Finding:
     def separated(blocks: Tensor, separator: Separator) -> Separation:
         return Separation(torch.zeros_like(blocks), torch.full_like(blocks, 30.0))
 
-    monkeypatch.setattr(findings, "draw_trajectory", remembered)
+    monkeypatch.setattr(windows, "draw_trajectory", remembered)
     monkeypatch.setattr(findings, "separate_by_network", separated)
     monkeypatch.setattr(
         findings, "find_motion", lambda *_: path_of(drawn[-1]).translated(2.7, -4.2)
@@ -236,4 +236,4 @@ def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProdmError, match="holds no findings"):
-        load_findings(tmp_path)
+        load_kept(tmp_path, Finding)

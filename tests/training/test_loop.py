@@ -21,7 +21,8 @@ from prodm.model.checkpoint import load_network, read_tensors, save_checkpoint
 from prodm.model.losses import LossSettings
 from prodm.model.network import NetworkSettings
 from prodm.pairs.store import Pairs
-from prodm.training.findings import load_findings
+from prodm.training.kept import load_kept
+from prodm.training.lessons import LESSONS
 from prodm.training.log import Log
 from prodm.training.loop import TrainingSettings, train
 from prodm.training.run import open_run
@@ -238,7 +239,8 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "motions"), [("focuser", "found"), ("focuser", "near"), ("placer", "found")]
+    ("method", "motions"),
+    [("focuser", "found"), ("focuser", "near"), ("placer", "found"), ("tuner", "found")],
 )
 def test_motions_that_were_found_are_learnt_from(
     method: str, motions: str, pairs: Pairs, tmp_path: Path
@@ -258,7 +260,7 @@ def test_motions_that_were_found_are_learnt_from(
     (run / "findings" / "000001.npz").unlink()
     again = command(pairs, run, *small, "--findings", "3", "--resume")
     assert again.exit_code == 0, again.output
-    assert len(load_findings(run / "findings")) == 3
+    assert len(load_kept(run / "findings", LESSONS[method].kind)) == 3
     assert (run / "findings" / "000000.npz").read_bytes() == kept
     (run / "findings" / "000002.npz").write_bytes(kept[:1000])
     damaged = command(pairs, run, *small, "--findings", "3", "--resume")

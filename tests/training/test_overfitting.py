@@ -26,7 +26,7 @@ from prodm.model.network import NetworkSettings
 from prodm.pairs.build import BuildSettings, build
 from prodm.pairs.sources import phantom_sources
 from prodm.pairs.store import Pairs
-from prodm.training.findings import LEARN_FROM_FINDINGS
+from prodm.training.lessons import LESSONS
 from prodm.training.loop import TrainingSettings, train
 from prodm.training.windows import WindowSettings, draw_batch, load_blocks
 
@@ -147,7 +147,7 @@ def regression(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in LEARN_FROM_FINDINGS])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in LESSONS])
 def test_every_method_learns_200_blocks(
     method: str, pairs: Pairs, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

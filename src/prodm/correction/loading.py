@@ -198,8 +198,11 @@ def _phase_net(weights: Path | None, tissue_rests: bool) -> Corrector:
     return load_phase(weights or separator, *others, tissue_rests=tissue_rests)
 
 
+PARTS = ("separator", "reader", "focuser", "placer", "tuner")  # in the order of ``load_phase``
+
+
 def _parts() -> list[Path]:
-    return [shipped_weights(name) for name in ("separator", "reader", "focuser", "placer")]
+    return [shipped_weights(name) for name in PARTS]
 
 
 def _identity(weights: Path | None, tissue_rests: bool) -> Corrector:

@@ -132,6 +132,25 @@ def _seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def with_each(
+    motions: Sequence[FoundMotion | None],
+    change: Callable[[FoundMotion, list[int]], FoundMotion],
+) -> list[FoundMotion | None]:
+    """Return the motions of blocks with each one that is not rest changed, once.
+
+    ``change`` is given the motion and the numbers of the blocks that share it, and go on to do so.
+    """
+    changed: list[FoundMotion | None] = list(motions)
+    for motion in {id(one): one for one in motions if one is not None}.values():
+        if motion.is_rest:
+            continue
+        members = [n for n, one in enumerate(motions) if one is motion]
+        other = change(motion, members)
+        for n in members:
+            changed[n] = other
+    return changed
+
+
 def settle_motions(
     motions: Sequence[FoundMotion | None], evidence: Evidence, start_rad: float | None = None
 ) -> list[FoundMotion | None]:
@@ -139,13 +158,9 @@ def settle_motions(
 
     Blocks that move together rest together, so that the evidence of all of them adds up.
     """
-    settled: list[FoundMotion | None] = list(motions)
-    for motion in {id(one): one for one in motions if one is not None}.values():
-        if motion.is_rest:
-            continue
-        members = [n for n, one in enumerate(motions) if one is motion]
-        maps = torch.stack([evidence(n, motion) for n in members])
-        place = settle(motion, maps.sum(dim=0), start_rad)
-        for n in members:
-            settled[n] = place
-    return settled
+
+    def settled(motion: FoundMotion, blocks: list[int]) -> FoundMotion:
+        maps = torch.stack([evidence(n, motion) for n in blocks])
+        return settle(motion, maps.sum(dim=0), start_rad)
+
+    return with_each(motions, settled)

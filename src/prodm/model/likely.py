@@ -4,7 +4,7 @@ The shape of a motion is s(theta) without its translation, all that shows of it 
 (``prodm.model.tuning.shapes``). Given its phase, or its pause, a motion is linear in its vectors
 (``prodm.model.families``), so that on a grid of phases and pauses
 
-    shape = X v + error           v ~ N(0, size^2), error ~ N(0, precision^-1)
+    shape = X v + error           v ~ N(0, size^2), error ~ N(0, error_px^2)
 
 is a linear model, whose evidence and whose likely v are known in closed form. Vectors are drawn
 from the likeliest places of the grid, and count by how much likelier the simulator draws them than
@@ -14,7 +14,7 @@ in one place, known to a quarter of a pixel; an oscillation anywhere on a circle
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -31,11 +31,13 @@ from prodm.model.families import (
     USES_VECTORS,
     progress,
 )
+from prodm.model.motions import FoundMotion
 from prodm.model.reading import angles_rad
-from prodm.model.tuning import centres_rad, shapes
+from prodm.model.tuning import centres_rad, shape_of, shapes
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
+SHAPE_ERROR_PX = 0.25  # of a motion that was found
 SIZE_PX = (8.0, 8.0, 8.0, 5.0)  # of the vectors of each family
 NUM_PHASES = 24  # over half a turn, which with the signs of the vectors is all
 PAUSES = tuple((n / 20, n / 20 + m / 20) for n in range(4, 11) for m in range(2, 7))
@@ -68,18 +70,20 @@ class _Grid:
 
 
 def likely_motions(
-    shape: Tensor, precision: Tensor, start_rad: float, generator: torch.Generator
+    motion: FoundMotion, start_rad: float, error_px: float = SHAPE_ERROR_PX
 ) -> Likely:
-    """Return motions of a scan that starts at an angle, likely by a shape [D].
+    """Return motions of a scan that starts at an angle, likely by the shape of one that was found.
 
-    ``precision`` [D, D] is that of the shape.
+    ``error_px`` is how wrong that may be, in each direction of the basis.
     """
+    generator = torch.Generator().manual_seed(0)
+    shape, precision = shape_of(motion), 1 / error_px**2
     places, views, evidences = [], [], []
     for family, size_px in enumerate(SIZE_PX):
         grid = _grid(family, start_rad)
         back = grid.shape.transpose(1, 2)
-        inner = back @ precision @ grid.shape + torch.eye(grid.shape.shape[2]) / size_px**2
-        pull = back @ (precision @ shape)
+        inner = precision * back @ grid.shape + torch.eye(grid.shape.shape[2]) / size_px**2
+        pull = precision * back @ shape
         mean = torch.linalg.solve(inner, pull[..., None])[..., 0]
         evidence = (pull * mean).sum(dim=1) / 2 - torch.logdet(inner * size_px**2) / 2
         best = evidence.topk(min(NUM_LIKELIEST, len(evidence))).indices
@@ -99,6 +103,21 @@ def likely_motions(
         for made, of in ((places, grid.place), (views, grid.views)):
             made.append((vectors @ of[best].transpose(1, 2)).flatten(0, 1))
     return Likely(torch.cat(places), torch.cat(views), torch.cat(evidences))
+
+
+def as_drawn(motion: FoundMotion, start_rad: float) -> FoundMotion:
+    """Return the mean of all motions that are likely by the shape of one that was found.
+
+    What a search finds is no motion of the simulator, once it was averaged or tuned.
+    """
+    likely = likely_motions(motion, start_rad)
+    views = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)).float()
+    return replace(
+        motion,
+        shift_px=likely.evidence.softmax(dim=0) @ likely.shift_px,
+        start_rad=start_rad,
+        slice_shift=motion.along_z_at(views),
+    )
 
 
 @lru_cache(maxsize=64)

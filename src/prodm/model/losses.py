@@ -51,8 +51,9 @@ class Batch:
     over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
     [B, V k, Y, X] are what a focuser or a placer sees of the windows' slices; ``place`` [B, 2] is
     where a lesion rests and ``likely`` [B, 33, 33] what its motion tells of that
-    (``prodm.model.focusing``, ``prodm.model.resting``). ``missing`` [B, 2, K] is what is missing of
-    a motion (``prodm.model.tuning``).
+    (``prodm.model.focusing``, ``prodm.model.resting``). ``missing`` [B, K] is what is missing of a
+    motion, and ``block`` [P] tells in which of B blocks lie the P points whose views a tuner sees
+    (``prodm.model.tuning``).
     """
 
     still: Tensor
@@ -67,6 +68,7 @@ class Batch:
     place: Tensor | None = None
     likely: Tensor | None = None
     missing: Tensor | None = None
+    block: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

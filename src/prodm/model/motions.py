@@ -36,15 +36,13 @@ DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, mor
 class FoundMotion:
     """s(theta) in pixels at ``NUM_VIEWS`` angles over 180 degrees from ``start_rad`` on.
 
-    ``slice_shift`` is the displacement along z, in slices, where it is known, and ``precision``
-    that of the shape of s (``prodm.model.tuning``), likewise.
+    ``slice_shift`` is the displacement along z, in slices, where it is known.
     """
 
     shift_px: Tensor  # [M]
     start_rad: float
     slice_shift: Tensor | None = None  # [M]
     cost: float = 0.0  # the less, the likelier; of motions of the same image
-    precision: Tensor | None = None
 
     @classmethod
     def from_path(cls, path: Tensor) -> "FoundMotion":

@@ -28,15 +28,16 @@ from torch.nn import functional
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.clearing import smoother
-from prodm.model.finding import find_motions, settle_motions
+from prodm.model.finding import find_motions, settle_motions, with_each
 from prodm.model.focusing import REFOCUSED, focus, look_again
+from prodm.model.likely import as_drawn
 from prodm.model.motions import FoundMotion, explained_share, without_grain
 from prodm.model.placing import LESION_HU, centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
-from prodm.model.tuning import tune_motions
+from prodm.model.tuning import tune
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
@@ -145,7 +146,7 @@ def put_in_focus(
     if motion.is_rest or separator.focuser is None:
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
-    still = without_grain(focus(views, *separator.focuser))
+    still = lesion_in(views, separator)
     if not moves_here(block_hu, still, motion.apply(still)):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
@@ -170,7 +171,7 @@ def look_for_hidden(
     if separator.focuser is None or rests:
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
-    still = without_grain(focus(views, *separator.focuser))
+    still = lesion_in(views, separator)
     seen = motion.apply(still)
     if not moves_here(block_hu, still, seen):
         return at_rest
@@ -235,9 +236,18 @@ def place_evidence(
     """
     if separator.placer is None:
         return odds_evidence(motion.undo(moving_hu), odds)
-    refocused = motion.refocus(moving_hu)
-    without_lesion = clean(block_hu, refocused, motion)
-    return placer_evidence(without_lesion, odds, refocused, separator.placer)
+    lesion = lesion_in(look_again(block_hu, moving_hu, odds, motion), separator)
+    return placer_evidence(clean(block_hu, lesion, motion), odds, lesion, separator.placer)
+
+
+def lesion_in(views: Tensor, separator: Separator) -> Tensor:
+    """Return the calcium [Z, Y, X] that views of a block (``look_again``) show, in HU.
+
+    It is what a separator's focuser sees, where there is one, or what was refocused.
+    """
+    if separator.focuser is None:
+        return views[REFOCUSED]
+    return without_grain(focus(views, *separator.focuser))
 
 
 def in_focus(
@@ -315,12 +325,19 @@ def correct_scan(
     )
 
     if separator.tuner is not None:
-        motions = tune_motions(motions, blocks_hu, moving, separator.tuner[0])
+        predict = separator.tuner[0]
+        motions = with_each(
+            motions,
+            lambda motion, blocks: tune(
+                motion, [(blocks_hu[n], moving[n]) for n in blocks], predict
+            ),
+        )
 
     def evidence(n: int, motion: FoundMotion) -> Tensor:
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
 
     if separator.tissue_rests:
+        motions = with_each(motions, lambda motion, _: as_drawn(motion, SIMULATED_START_RAD))
         motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
     else:
         motions = [None if motion is None else centred(motion) for motion in motions]

@@ -29,9 +29,7 @@ from torch import Tensor
 from prodm.model.likely import likely_motions
 from prodm.model.motions import FoundMotion, between_samples
 from prodm.model.reading import angles_rad
-from prodm.model.tuning import shape_of
 
-SHAPE_ERROR_PX = 0.35  # of a motion that was found and says no more of it
 NUM_STARTS = 12  # that are tried where it is not known; half of all scans start at 0
 PLACE_ERROR_PX = 0.7  # what a likely motion spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
@@ -89,16 +87,13 @@ def log_density(motion: FoundMotion, start_rad: float | None = None) -> Tensor:
 
     Of those that start at ``start_rad``, or anywhere where that is not known.
     """
-    shape, precision = shape_of(motion), motion.precision
-    if precision is None:
-        precision = torch.eye(len(shape)) / SHAPE_ERROR_PX**2
     starts = {0.0 if start_rad is None else start_rad: 1.0}
     if start_rad is None:
         others = [n * math.pi / NUM_STARTS for n in range(1, NUM_STARTS)]
         starts |= dict.fromkeys(others, 1 / len(others))
     places, weights = [], []
     for start, share in starts.items():
-        likely = likely_motions(shape, precision, start, torch.Generator().manual_seed(0))
+        likely = likely_motions(motion, start)
         places.append(likely.place)
         weights.append(likely.evidence + math.log(share))
     weight = torch.softmax(torch.cat(weights), dim=0)

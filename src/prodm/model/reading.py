@@ -29,7 +29,7 @@ NUM_ANGLES = 30
 SIZE_PX = 64  # of the square around the lesion that is projected
 NUM_BINS = 90  # of a projection, one pixel wide: the square's diagonal
 STRIDES = ((1, 2), (2, 2), (2, 2), (2, 2))  # of angles and bins, level by level
-NUM_NARROW = 96  # values through which the head sees; a wider one had learnt no more than 64
+NUM_NARROW = 96  # values that the head passes on; wider ones had learnt no more than 64 to 96
 NUM_HIDDEN = 512
 SHIFT_SCALE_PX = 5.0  # so that the network's own values are about 1
 REST_SCALE = 5.0  # likewise; the odds of a few pixels in a row
@@ -64,7 +64,8 @@ class MotionReader(nn.Module):
             nn.Linear(settings.channels[-1] * int(size.prod()), NUM_NARROW, bias=False),
             nn.Linear(NUM_NARROW, NUM_HIDDEN),
             nn.SiLU(),
-            nn.Linear(NUM_HIDDEN, NUM_HIDDEN),
+            nn.Linear(NUM_HIDDEN, NUM_NARROW, bias=False),
+            nn.Linear(NUM_NARROW, NUM_HIDDEN),
             nn.SiLU(),
             nn.Linear(NUM_HIDDEN, 2 * NUM_ANGLES),
         )

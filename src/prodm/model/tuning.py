@@ -3,24 +3,24 @@
 Cut into wedges, the Fourier plane gives partial-angle images, each of one moment of the scan
 (``prodm.physics.wedges``). Undo the true motion, and a lesion lies at the same place in all of
 them. Undo a slightly wrong one, and in the wedge at theta it lies off, along n(theta), by what is
-missing of s(theta) there. A *tuner* looks at these images and reads it off, where the lesion
-is: all else in the image, which drowns the lesion in its projections, lies elsewhere.
-
-For each slice of a block it sees, in ten wedges with the motion undone,
+missing of s(theta) there. A *tuner* reads it off, around the brightest points of what moves, once
+its motion is undone: all else in the image, which drowns the lesion in its projections, lies
+elsewhere. It sees, in each of ten wedges and in a frame that is turned with the wedge,
 
     detail    the fine detail of the image (``prodm.model.focusing.detail``)
     moving    what a separator took to move
 
-of that slice and its two neighbours. For each wedge it says, at each place of the image, how far
-the lesion lies off and how sure that is, likewise how far it has moved along z; means over all
-places count by how sure they are. Where the lesion lies in the plane, and between which slices, is
-open, so that each slice has a translation and a depth of its own, which are left out:
+of the slice of the point and of its two neighbours, as a share of how bright the point is, and says
+for each wedge how far the lesion lies off and how sure that is. A lesion that is not round looks as
+if it were off, too, so that one point tells little; but many lesions are not round in many
+ways. Where a lesion lies is open, so that each point has a translation of its own, which is left
+out:
 
     precision   M = P - P N (N' P N)^-1 N' P      P, how sure; N, what a translation makes up
     what is missing of s = (sum M + prior)^-1 sum M off
 
-The sums run over slices and blocks that move alike. A tuner learns to say how sure it is from the
-likelihood of what is truly missing, so that lesions of any number tell a motion together.
+The sums run over the points of all blocks that move alike. A tuner learns to say how sure it is
+from the likelihood of what is truly missing.
 """
 
 import math
@@ -43,94 +43,81 @@ from prodm.physics.fitting import NUM_VIEWS
 from prodm.physics.wedges import partial_angle_images
 
 NUM_WEDGES = 10
-NUM_TUNED = 3  # slices of a block that are looked at, besides one more at each end
-NUM_VIEWED = 6 * NUM_WEDGES + 2  # images of a slice: of three slices, and two sums
-BLOCKS_A_LEVEL = (2, 3)
+NUM_TUNED = 3  # slices of a block in which points are looked for, besides one more at each end
+MOST_POINTS = 6  # of a block
+APART_PX = 7  # width of the square in which a point is the brightest
+LEAST_HU = 25.0  # of a point
+FAINTEST_HU = 30.0  # what is fainter is not made brighter than this would be
+ALONG_PX = tuple(n / 2 for n in range(-12, 13))  # from a point along n, where wedges are looked at
+ACROSS_PX = (-4.0, -2.0, 0.0, 2.0, 4.0)
+REACH_PX = 12  # of the square around a point in which all these lie
+NUM_LINES = 2 * 3 * len(ACROSS_PX)  # of a wedge: two images of three slices
+LARGEST = 3.0  # value that a network sees
+SURENESS = (-8.0, 6.0)  # of an offset, as a logarithm
 MARGIN_PX = 16  # by which images are mirrored: their borders must not drown the lesion
-DETAIL_SCALE_HU, MOVING_SCALE_HU = 60.0, 100.0
 MOVING_HU = (-600.0, 1000.0)  # what moves; less and more are cut off
-LARGEST = 6.0  # value that a network sees
-SLICE_SCALE = 0.3  # so that the network's own values are about 1
-SURENESS = (-12.0, 5.0)  # of one place, as a logarithm
-FIRST_SURENESS = (-6.0, -8.0)  # of an untrained network, in the plane and along z
 LOOSE = 1e-4  # keeps a translation solvable where nothing is sure
 MOST_LOSS = 40.0  # of one block, so that one that fools a tuner does not count alone
 TYPICAL_ERROR_PX = 0.35  # of s up to a translation: the median of what a search leaves,
 ERROR_SPREAD = 0.8  # the standard deviation of its logarithm,
 MOST_ERROR_PX = 2.5
 OTHER_ERROR_PX = 0.14  # of any other shape
-TYPICAL_SLICES = 0.2  # displacement along z,
-OTHER_SLICES = 0.045  # and of any other shape
-BLOCK_TRUST = 0.7  # of what a block is sure: blocks of a scan are fooled by the same things
 MOST_BLOCKS = 8
 NUM_ROUNDS = 3
 NUM_DRAWS = 4000
 
 
 class Tuner(nn.Module):
-    """A few residual blocks on folded pixels, and sums over all places of an image."""
+    """Convolutions along n, the same for every wedge, and a few layers over all wedges."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         super().__init__()
-        if len(settings.channels) != len(BLOCKS_A_LEVEL) or settings.num_wedges != NUM_WEDGES:
+        if len(settings.channels) != 3 or settings.num_wedges != NUM_WEDGES:
             raise ProdmError(
-                f"a tuner has {len(BLOCKS_A_LEVEL)} levels of channels and {NUM_WEDGES} wedges, "
+                f"a tuner has three widths and {NUM_WEDGES} wedges, "
                 f"got {list(settings.channels)} and {settings.num_wedges}"
             )
         self.settings = settings
-        wide, deep = settings.channels
+        width, num_features, hidden = settings.channels
         groups = settings.norm_groups
-        self.first = nn.Conv2d(NUM_VIEWED * settings.fold**2, wide, 1)
-        self.one = nn.Sequential(*(_Residual(wide, groups) for _ in range(BLOCKS_A_LEVEL[0])))
-        self.down = nn.Conv2d(wide, deep, 3, stride=2, padding=1)
-        self.two = nn.Sequential(
-            *(_Residual(deep, groups) for _ in range(BLOCKS_A_LEVEL[1])),
-            nn.GroupNorm(groups, deep),
+        self.local = nn.Sequential(
+            nn.Conv1d(NUM_LINES, width, 5, padding=2),
             nn.SiLU(),
+            nn.GroupNorm(groups, width),
+            nn.Conv1d(width, width, 5, padding=2),
+            nn.SiLU(),
+            nn.GroupNorm(groups, width),
+            nn.Conv1d(width, width, 5, stride=2, padding=2),
+            nn.SiLU(),
+            nn.Flatten(),
+            nn.Linear(width * (len(ALONG_PX) // 2 + 1), num_features),
         )
-        self.head = nn.Conv2d(deep, 4 * NUM_WEDGES, 1)
-        with torch.no_grad():
-            self.head.bias[2 * NUM_WEDGES :] = torch.tensor(FIRST_SURENESS).repeat_interleave(
-                NUM_WEDGES
-            )
+        self.own = nn.Linear(num_features, 2)
+        self.mix = nn.Sequential(
+            nn.SiLU(),
+            nn.Linear(NUM_WEDGES * num_features + 1, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, 2 * NUM_WEDGES),
+        )
 
     def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        """Return what slices show [B, slices, 4, wedges], of views [B, slices 62, Y, X].
+        """Return what points show [P, 2, wedges], of views [P, wedges, lines + 1, along].
 
-        How far the lesion lies off in pixels, and along z in slices, and how sure that is: one over
-        the variance of either.
+        How far the lesion lies off in pixels, and how sure that is: one over its variance.
         """
-        divisor = 2 * self.settings.fold
-        if y.shape[1] % NUM_VIEWED or y.shape[2] % divisor or y.shape[3] % divisor:
+        if y.shape[1:] != (NUM_WEDGES, NUM_LINES + 1, len(ALONG_PX)):
             raise ProdmError(
-                f"this tuner takes {NUM_VIEWED} views of each slice whose height and width are "
-                f"multiples of {divisor}, got {tuple(y.shape[1:])}"
+                f"a tuner takes views of {NUM_WEDGES} wedges, {NUM_LINES + 1} lines and "
+                f"{len(ALONG_PX)} places, got {tuple(y.shape[1:])}"
             )
-        slices = y.reshape(-1, NUM_VIEWED, *y.shape[2:])
-        folded = functional.pixel_unshuffle(slices, self.settings.fold)
-        maps = self.head(self.two(self.down(self.one(self.first(folded)))))
-        off, along_z, *logs = maps.chunk(4, dim=1)
-        values, sure = [], []
-        for value, log in zip((off, SLICE_SCALE * along_z), logs, strict=True):
-            weight = log.clamp(*SURENESS).exp()
-            total = weight.sum(dim=(2, 3))
-            values.append((weight * value).sum(dim=(2, 3)) / total)
-            sure.append(total)
-        answer = torch.stack([*values, *sure], dim=1)
-        return answer.reshape(len(y), -1, 4, NUM_WEDGES)
-
-
-class _Residual(nn.Module):
-    def __init__(self, width: int, groups: int) -> None:
-        super().__init__()
-        self.a, self.b = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
-        self.n, self.m = (nn.GroupNorm(groups, width) for _ in range(2))
-        nn.init.zeros_(self.b.weight)
-
-    def forward(self, image: Tensor) -> Tensor:
-        inner = self.a(functional.silu(self.n(image)))
-        added: Tensor = self.b(functional.silu(self.m(inner)))
-        return image + added
+        features = self.local(y[:, :, :NUM_LINES].flatten(0, 1))
+        bright = y[:, 0, NUM_LINES, :1]
+        together = self.mix(torch.cat([features.reshape(len(y), -1), bright], dim=1))
+        answer = self.own(features).reshape(len(y), NUM_WEDGES, 2).transpose(1, 2)
+        off, sure = (answer + together.unflatten(1, (2, -1))).unbind(dim=1)
+        return torch.stack([off, sure.clamp(*SURENESS).exp()], dim=1)
 
 
 def centres_rad() -> Tensor:
@@ -147,35 +134,21 @@ def translations() -> Tensor:
 @lru_cache(maxsize=1)
 def shapes() -> Tensor:
     """Return an orthonormal basis of what no translation makes up, [wedges, wedges - 2]."""
-    return _complement(translations())
+    basis, _ = torch.linalg.qr(translations(), mode="complete")
+    return basis[:, 2:].contiguous()
 
 
-def _complement(columns: Tensor) -> Tensor:
-    """Return an orthonormal basis [K, K - n] of what is orthogonal to columns [K, n]."""
-    basis, _ = torch.linalg.qr(columns, mode="complete")
-    return basis[:, columns.shape[1] :].contiguous()
+def what_is_told(off_px: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the precisions [P, D, D] and the weighted values [P, D] of what points tell.
 
-
-@lru_cache(maxsize=1)
-def depths() -> tuple[Tensor, Tensor]:
-    """Return what a depth makes up of the displacement along z, and a basis of the rest."""
-    constant = torch.ones(NUM_WEDGES, 1)
-    return constant, _complement(constant)
-
-
-def what_is_told(
-    values: Tensor, sure: Tensor, nuisance: Tensor, basis: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the precision [..., D, D] and the weighted sum [..., D] of what slices tell.
-
-    ``values`` and ``sure`` are [..., slices, wedges]. What ``nuisance`` [wedges, n] makes up of a
-    slice's values is its own affair, and ``basis`` [wedges, D] spans the rest.
+    Both in the basis of ``shapes``. ``off_px`` and ``sure`` are [P, wedges]. What a translation
+    makes up of a point's offsets is its own affair. Both add up over points.
     """
-    weighed = nuisance.T * sure[..., None, :]
-    own = weighed @ nuisance + LOOSE * torch.eye(nuisance.shape[1])
-    told = torch.diag_embed(sure) - weighed.transpose(-1, -2) @ torch.linalg.solve(own, weighed)
-    together = (told @ values[..., None])[..., 0].sum(dim=-2)
-    return basis.T @ told.sum(dim=-3) @ basis, together @ basis
+    nuisance, basis = translations().to(sure), shapes().to(sure)
+    weighed = nuisance.T * sure[:, None]
+    own = weighed @ nuisance + LOOSE * torch.eye(2, dtype=sure.dtype)
+    told = torch.diag_embed(sure) - weighed.transpose(1, 2) @ torch.linalg.solve(own, weighed)
+    return basis.T @ told @ basis, (told @ off_px[..., None])[..., 0] @ basis
 
 
 def draw_errors(count: int, generator: torch.Generator) -> Tensor:
@@ -195,37 +168,87 @@ def draw_errors(count: int, generator: torch.Generator) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def expected() -> tuple[Tensor, Tensor]:
-    """Return the precisions of what is known beforehand: of what is missing of s, and of z."""
-    generator = torch.Generator().manual_seed(0)
+def expected() -> Tensor:
+    """Return the precision of what is known of what is missing, before anything is looked at."""
     at_wedges = (centres_rad() / math.pi * NUM_VIEWS).round().long()
-    missing = draw_errors(NUM_DRAWS, generator)[:, at_wedges] @ shapes()
-    along = draw_motions(NUM_DRAWS, 0.0, generator).displacement()[:, at_wedges, 0] @ depths()[1]
-    along = TYPICAL_SLICES * along / along.square().sum(dim=1).mean().div(NUM_WEDGES).sqrt()
-    return _precision(missing, OTHER_ERROR_PX), _precision(along, OTHER_SLICES)
+    missing = draw_errors(NUM_DRAWS, torch.Generator().manual_seed(0))[:, at_wedges] @ shapes()
+    covariance = missing.T @ missing / NUM_DRAWS
+    return torch.linalg.inv(covariance + OTHER_ERROR_PX**2 * torch.eye(len(covariance)))
 
 
-def _precision(samples: Tensor, other: float) -> Tensor:
-    covariance = samples.T @ samples / len(samples)
-    return torch.linalg.inv(covariance + other**2 * torch.eye(len(covariance)))
+def look_apart(
+    detail_hu: Tensor, moving_hu: Tensor, shift_px: Tensor, start_rad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return views [P, wedges, lines + 1, along] of points, and the block that each lies in [P].
 
-
-def look_apart(detail_hu: Tensor, moving_hu: Tensor, shift_px: Tensor, start_rad: Tensor) -> Tensor:
-    """Return the views [B, slices 62, Y, X] of blocks [B, slices + 2, Y, X], motions undone.
-
-    ``shift_px`` [B, views] and ``start_rad`` [B] are the motions. Those along z stay.
+    Blocks are [B, slices + 2, Y, X], ``shift_px`` [B, views] and ``start_rad`` [B] the motions that
+    are undone, within the plane. The last line says how bright the point is.
     """
-    apart = torch.cat(
-        [
-            (_wedges(image, shift_px, start_rad) / scale).clamp(-LARGEST, LARGEST)
-            for image, scale in ((detail_hu, DETAIL_SCALE_HU), (moving_hu, MOVING_SCALE_HU))
-        ],
-        dim=2,
+    apart = torch.stack(
+        [_wedges(image, shift_px, start_rad) for image in (detail_hu, moving_hu)], dim=2
     )
-    middle = apart[:, 1:-1]
-    fine, moving = middle[:, :, :NUM_WEDGES], middle[:, :, NUM_WEDGES:]
-    sums = (part.sum(dim=2, keepdim=True).clamp(-LARGEST, LARGEST) for part in (fine, moving / 3))
-    return torch.cat([apart[:, :-2], middle, apart[:, 2:], *sums], dim=2).flatten(1, 2)
+    block, depth, row, column, bright_hu = _brightest(apart[:, :, 1].sum(dim=2))
+    squares = _squares(apart, block, depth, row, column)
+    lines = functional.grid_sample(
+        squares.flatten(2, 3).flatten(0, 1),
+        (_turned_grid() / REACH_PX).repeat(len(block), 1, 1, 1),
+        mode="bicubic",
+        align_corners=True,
+    )
+    shares = lines.reshape(len(block), NUM_WEDGES, NUM_LINES, len(ALONG_PX))
+    shares = (shares / bright_hu.clamp(min=FAINTEST_HU)[:, None, None, None]).clamp(
+        -LARGEST, LARGEST
+    )
+    bright = (bright_hu.log() - 4)[:, None, None, None].expand(-1, NUM_WEDGES, 1, shares.shape[-1])
+    return torch.cat([shares, bright], dim=2), block
+
+
+def _brightest(undone_hu: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the brightest points of blocks [B, slices + 2, Y, X], but in first and last slices.
+
+    Block, slice, row and column of each, and how bright it is, over three pixels by three.
+    """
+    bright = functional.avg_pool2d(undone_hu[:, 1:-1], 3, stride=1, padding=1)
+    around = functional.max_pool2d(bright, APART_PX, stride=1, padding=APART_PX // 2)
+    points = torch.where((bright == around) & (bright > LEAST_HU), bright, 0.0).flatten(1)
+    value, place = points.topk(MOST_POINTS, dim=1)
+    block, nth = torch.nonzero(value > 0, as_tuple=True)
+    height, width = undone_hu.shape[-2:]
+    at = place[block, nth]
+    return block, at // (height * width) + 1, at // width % height, at % width, value[block, nth]
+
+
+def _squares(apart: Tensor, block: Tensor, depth: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return squares [P, wedges, 3, 2, side, side] around points, of three slices and two images.
+
+    ``apart`` is [B, Z, 2, wedges, Y, X]; beyond the images there is nothing.
+    """
+    around = functional.pad(apart, (REACH_PX,) * 4)
+    side = torch.arange(2 * REACH_PX + 1)
+    rows, columns = row[:, None, None] + side[:, None], column[:, None, None] + side
+    parts = [
+        around[
+            (
+                block[:, None, None],
+                (depth + step)[:, None, None],
+                slice(None),
+                slice(None),
+                rows,
+                columns,
+            )
+        ]
+        for step in (-1, 0, 1)
+    ]
+    # Indexed like this, [P, side, side, 2, wedges].
+    return torch.stack(parts, dim=1).permute(0, 5, 1, 4, 2, 3)
+
+
+@lru_cache(maxsize=1)
+def _turned_grid() -> Tensor:
+    """Return where a wedge is looked at, (x, y) from a point, [wedges, across, along, 2]."""
+    along, across = torch.tensor(ALONG_PX), torch.tensor(ACROSS_PX)[:, None]
+    cosine, sine = (f(centres_rad())[:, None, None] for f in (torch.cos, torch.sin))
+    return torch.stack([along * cosine - across * sine, along * sine + across * cosine], dim=-1)
 
 
 def _wedges(image: Tensor, shift_px: Tensor, start_rad: Tensor) -> Tensor:
@@ -264,55 +287,26 @@ def tune(
 ) -> FoundMotion:
     """Return a motion with what is missing of it, as far as blocks that share it show that.
 
-    ``blocks`` are images [Z, Y, X] and what moves in them, and ``predict`` is a trained tuner.
-    The motion says how sure its shape is, and along z it is what was told, no more.
+    ``blocks`` are images [Z, Y, X] and what moves in them, and ``predict`` is a trained tuner. Its
+    place and its part along z stay.
     """
     strongest = sorted(blocks, key=lambda pair: -float((pair[1] ** 2).sum()))[:MOST_BLOCKS]
     seen = [Glimpse.of(*pair) for pair in strongest]
     fine = torch.stack([one.detail for one in seen])
     moving = torch.stack([one.moving for one in seen])
-    prior, prior_z = expected()
     found_shape = shape_of(motion)
     start_rad = torch.full((len(seen),), motion.start_rad)
     for _ in range(NUM_ROUNDS):
         shift_px = motion.shift_px.expand(len(seen), -1)
-        views = look_apart(fine, moving, shift_px, start_rad)
-        off, along_z, sure, sure_z = predict(views, torch.Generator()).unbind(dim=2)
-        precision, told = (
-            BLOCK_TRUST * part.sum(dim=0)
-            for part in what_is_told(off, sure, translations(), shapes())
-        )
-        away = prior @ (found_shape - shape_of(motion))
-        missing = shapes() @ torch.linalg.solve(precision + prior, told + away)
-        motion = replace(motion, shift_px=motion.shift_px + _at_views(missing, motion, True))
-    precision_z, told_z = (
-        BLOCK_TRUST * part.sum(dim=0) for part in what_is_told(along_z, sure_z, *depths())
-    )
-    depth = depths()[1] @ torch.linalg.solve(precision_z + prior_z, told_z)
-    return replace(
-        motion,
-        slice_shift=_at_views(depth, motion, False),
-        precision=precision + prior,
-    )
-
-
-def tune_motions(
-    motions: Sequence[FoundMotion | None],
-    blocks_hu: Tensor,
-    moving_hu: Tensor,
-    predict: Callable[..., Tensor],
-) -> list[FoundMotion | None]:
-    """Return the motions of the blocks [N, Z, Y, X] of a scan, tuned.
-
-    Blocks that share one object go on to do so. What rests stays.
-    """
-    tuned: dict[int, FoundMotion] = {}
-    for motion in motions:
-        if motion is None or motion.is_rest or id(motion) in tuned:
-            continue
-        members = [n for n, one in enumerate(motions) if one is motion]
-        tuned[id(motion)] = tune(motion, [(blocks_hu[n], moving_hu[n]) for n in members], predict)
-    return [None if motion is None else tuned.get(id(motion), motion) for motion in motions]
+        views, _ = look_apart(fine, moving, shift_px, start_rad)
+        if not len(views):
+            return motion
+        off_px, sure = predict(views, torch.Generator()).unbind(dim=1)
+        precision, told = (part.sum(dim=0) for part in what_is_told(off_px, sure))
+        away = expected() @ (found_shape - shape_of(motion))
+        missing = shapes() @ torch.linalg.solve(precision + expected(), told + away)
+        motion = replace(motion, shift_px=motion.shift_px + _at_views(missing, motion))
+    return motion
 
 
 def shape_of(motion: FoundMotion) -> Tensor:
@@ -320,50 +314,35 @@ def shape_of(motion: FoundMotion) -> Tensor:
     return motion.shift_at(centres_rad()) @ shapes()
 
 
-def _at_views(values: Tensor, motion: FoundMotion, has_sign: bool) -> Tensor:
-    """Return values at the wedges [K] at the views of a motion, linear in between.
+def _at_views(off_px: Tensor, motion: FoundMotion) -> Tensor:
+    """Return what is missing at the wedges [K] at the views of a motion, linear in between.
 
     Views beyond 180 degrees see lines the other way round, where s changes its sign.
     """
     angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=motion.start_rad))
     turns = torch.floor(angles / math.pi + 1e-6)
-    position = ((angles / math.pi - turns) * NUM_WEDGES - 0.5).to(values)
+    position = ((angles / math.pi - turns) * NUM_WEDGES - 0.5).to(off_px)
     lower = position.floor().clamp(0, NUM_WEDGES - 2).long()
-    there = values[lower] + (values[lower + 1] - values[lower]) * (position - lower)
-    sign = torch.where(turns % 2 == 0, 1.0, -1.0).to(values) if has_sign else 1.0
-    return sign * there
+    there = off_px[lower] + (off_px[lower + 1] - off_px[lower]) * (position - lower)
+    return torch.where(turns % 2 == 0, 1.0, -1.0).to(off_px) * there
 
 
 def tuning_loss(answer: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
-    """Return how unlikely what is truly missing was, by what a tuner says [B, slices, 4, wedges].
+    """Return how unlikely what is truly missing was, by what a tuner says of points [P, 2, wedges].
 
-    ``batch.missing`` [B, 2, wedges] is what is missing of s, and the displacement along z.
+    ``batch.missing`` [B, wedges] is what is missing of s in each block, and ``batch.block`` [P]
+    says in which block a point lies. It is minus the logarithm of a normal density.
     """
-    if batch.missing is None:
+    if batch.missing is None or batch.block is None:
         raise ProdmError("a tuner learns from motions that are a little wrong")
-    off, along_z, sure, sure_z = answer.unbind(dim=2)
-    prior, prior_z = expected()
-    in_plane, left = _unlikeliness(
-        *what_is_told(off, sure, translations(), shapes()), batch.missing[:, 0] @ shapes(), prior
+    count, prior = len(batch.missing), expected().to(answer)
+    precision, told = (
+        part.new_zeros(count, *part.shape[1:]).index_add(0, batch.block, part)
+        for part in what_is_told(*answer.unbind(dim=1))
     )
-    depth, left_z = _unlikeliness(
-        *what_is_told(along_z, sure_z, *depths()), batch.missing[:, 1] @ depths()[1], prior_z
-    )
-    parts = {
-        "shift": in_plane.mean(),
-        "slices": depth.mean(),
-        "left_px": left.square().mean().sqrt(),
-        "left_slices": left_z.square().mean().sqrt(),
-    }
-    total = in_plane.clamp(max=MOST_LOSS).mean() + depth.clamp(max=MOST_LOSS).mean()
-    return total, {name: value.detach() for name, value in parts.items()}
-
-
-def _unlikeliness(
-    precision: Tensor, told: Tensor, true: Tensor, prior: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return minus the logarithm of a normal density, and what is left of the true values."""
     whole = precision + prior
-    left = true - torch.linalg.solve(whole, told[..., None])[..., 0]
-    square = (left[..., None, :] @ whole @ left[..., None])[..., 0, 0]
-    return (square - torch.logdet(whole) + torch.logdet(prior)) / 2, left
+    left = batch.missing @ shapes().to(answer) - torch.linalg.solve(whole, told[..., None])[..., 0]
+    square = (left[:, None] @ whole @ left[..., None]).flatten()
+    lost = (square - torch.logdet(whole) + torch.logdet(prior)) / 2
+    parts = {"left_px": left.square().mean().sqrt().detach()}
+    return lost.clamp(max=MOST_LOSS).mean(), parts

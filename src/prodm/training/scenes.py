@@ -6,7 +6,6 @@ slices in which most seems to move, and how they moved:
     seen        [Z, Y, X]  the image, in HU
     moving      [Z, Y, X]  what the separator took to move, in HU
     shift_px    [views]    s
-    slice_shift [views]    the displacement along z
     start_rad   [1]        the angle at which the scan starts
 
 The motion that is undone is drawn anew at every visit: the true one with an error of the size that
@@ -14,7 +13,7 @@ a search leaves (``prodm.model.tuning.draw_errors``), at any place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -49,7 +48,6 @@ class Scene:
     seen: NDArray[np.int16]
     moving: NDArray[np.int16]
     shift_px: NDArray[np.float32]
-    slice_shift: NDArray[np.float32]
     start_rad: NDArray[np.float32]
 
 
@@ -95,13 +93,10 @@ def move(
     wanted = NUM_TUNED + 2
     strongest = int((moving**2).sum(dim=(1, 2)).unfold(0, wanted, 1).sum(dim=1).argmax())
     kept = slice(strongest, strongest + wanted)
-    if true.slice_shift is None:
-        raise RuntimeError("a drawn motion has a part along z")
     return Scene(
         seen=seen[kept].round().short().numpy(),
         moving=moving[kept].round().short().numpy(),
         shift_px=true.shift_px.numpy(),
-        slice_shift=true.slice_shift.numpy(),
         start_rad=np.array([true.start_rad], dtype=np.float32),
     )
 
@@ -118,22 +113,20 @@ def draw_scenes(
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     chosen = [scenes[int(n)] for n in rng.integers(len(scenes), size=batch_size)]
-    seen, moving, shift_px, slice_shift = (
+    seen, moving, shift_px = (
         torch.from_numpy(np.stack([getattr(one, name) for one in chosen]).astype(np.float32))
-        for name in ("seen", "moving", "shift_px", "slice_shift")
+        for name in ("seen", "moving", "shift_px")
     )
     start_rad = torch.from_numpy(np.concatenate([one.start_rad for one in chosen]))
     angles = phase.view_angles_rad(NUM_VIEWS, start_rad=start_rad)
     x_px, y_px = PLACE_PX * torch.randn(2, batch_size, 1, generator=generator)
-    away = x_px * torch.cos(angles) + y_px * torch.sin(angles)
-    wrong_px = shift_px - draw_errors(batch_size, generator) + away
+    away_px = draw_errors(batch_size, generator) + x_px * angles.cos() + y_px * angles.sin()
     missing = [
-        _missing(FoundMotion(true, float(start), along_z), wrong)
-        for true, start, along_z, wrong in zip(
-            shift_px, start_rad, slice_shift, wrong_px, strict=True
-        )
+        FoundMotion(away, float(start)).shift_at(centres_rad())
+        for away, start in zip(away_px, start_rad, strict=True)
     ]
     fine = torch.stack([detail(one) for one in seen])
+    views, block = look_apart(fine, moving.clamp(*MOVING_HU), shift_px - away_px, start_rad)
     middle = seen[:, len(seen[0]) // 2, None]
     nothing = torch.zeros_like(middle, dtype=torch.bool)
     return Batch(
@@ -142,12 +135,7 @@ def draw_scenes(
         calcium=nothing,
         lesions=nothing.int(),
         spacing_mm=torch.ones(batch_size, 3),
-        views=look_apart(fine, moving.clamp(*MOVING_HU), wrong_px, start_rad),
+        views=views,
+        block=block,
         missing=torch.stack(missing),
     )
-
-
-def _missing(true: FoundMotion, wrong_px: torch.Tensor) -> torch.Tensor:
-    """Return what is missing of a wrong s at the wedges, and the displacement along z, [2, K]."""
-    away = replace(true, shift_px=true.shift_px - wrong_px).shift_at(centres_rad())
-    return torch.stack([away, true.along_z_at(centres_rad())])
