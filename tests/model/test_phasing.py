@@ -212,6 +212,7 @@ def test_hidden_calcium_is_looked_for_in_scans_whose_tissue_rests(
     behind = Separation(torch.stack([moved() - traces()] * 2), torch.zeros(2, *lesion().shape))
     monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
     monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift(), None])
+    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
     monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
     separator = replace(sees(lesion()), tissue_rests=tissue_rests)
     blocks = torch.stack([moved(), moved()])

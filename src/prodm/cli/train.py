@@ -192,9 +192,7 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
     if method not in looks_through:
         return []
     parts = [separator or shipped_weights("separator")]
-    if method in after_motion:
-        parts.append(reader or shipped_weights("reader"))
-    return [*parts, shipped_weights("focuser")] if method == "placer" else parts
+    return [*parts, reader or shipped_weights("reader")] if method in after_motion else parts
 
 
 def _load_separator(files: list[Path]) -> Any:  # noqa: ANN401 (its import loads torch)

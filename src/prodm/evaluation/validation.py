@@ -29,8 +29,8 @@ def validator(
     """Return the function that training calls to measure its network.
 
     A separator is measured by the correction by phase that it makes possible, a reader by the
-    correction that undoes the motions that it reads through its ``separator``, and a focuser or a
-    placer by the correction by phase with its ``separator``, whose reader it shares.
+    correction that undoes the motions that it reads through its ``separator``, and a focuser, a
+    placer or a tuner by the correction by phase with its ``separator``, and what that has.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 
@@ -38,10 +38,9 @@ def validator(
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
             if method == "separator":
                 return one_by_one(moving_hu, Separator(predict, num_slices))
-            if method == "focuser" and separator is not None:
-                return one_by_one(moving_hu, replace(separator, focuser=(predict, num_slices)))
-            if method == "placer" and separator is not None:
-                return one_by_one(moving_hu, replace(separator, placer=(predict, num_slices)))
+            if method in ("focuser", "placer", "tuner") and separator is not None:
+                helped = replace(separator, **{method: (predict, num_slices)})
+                return one_by_one(moving_hu, helped)
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
         def one_by_one(moving_hu: NDArray[np.float32], phased: Separator) -> NDArray[np.float32]:

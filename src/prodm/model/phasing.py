@@ -42,7 +42,7 @@ from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
-SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
+SMOOTHER_HU = 1700.0  # what the image gains without a lesion that moves in it,
 SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
@@ -146,7 +146,7 @@ def put_in_focus(
     if motion.is_rest or separator.focuser is None:
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
-    still = lesion_in(views, separator)
+    still = without_grain(focus(views, *separator.focuser))
     if not moves_here(block_hu, still, motion.apply(still)):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
@@ -171,7 +171,7 @@ def look_for_hidden(
     if separator.focuser is None or rests:
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
-    still = lesion_in(views, separator)
+    still = without_grain(focus(views, *separator.focuser))
     seen = motion.apply(still)
     if not moves_here(block_hu, still, seen):
         return at_rest
@@ -236,18 +236,9 @@ def place_evidence(
     """
     if separator.placer is None:
         return odds_evidence(motion.undo(moving_hu), odds)
-    lesion = lesion_in(look_again(block_hu, moving_hu, odds, motion), separator)
-    return placer_evidence(clean(block_hu, lesion, motion), odds, lesion, separator.placer)
-
-
-def lesion_in(views: Tensor, separator: Separator) -> Tensor:
-    """Return the calcium [Z, Y, X] that views of a block (``look_again``) show, in HU.
-
-    It is what a separator's focuser sees, where there is one, or what was refocused.
-    """
-    if separator.focuser is None:
-        return views[REFOCUSED]
-    return without_grain(focus(views, *separator.focuser))
+    refocused = motion.refocus(moving_hu)
+    without_lesion = clean(block_hu, refocused, motion)
+    return placer_evidence(without_lesion, odds, refocused, separator.placer)
 
 
 def in_focus(

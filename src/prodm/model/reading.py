@@ -29,6 +29,7 @@ NUM_ANGLES = 30
 SIZE_PX = 64  # of the square around the lesion that is projected
 NUM_BINS = 90  # of a projection, one pixel wide: the square's diagonal
 STRIDES = ((1, 2), (2, 2), (2, 2), (2, 2))  # of angles and bins, level by level
+NUM_HEARD = 40  # images that the head listens to; of more it had learnt to leave out the others
 NUM_NARROW = 96  # values that the head passes on; wider ones had learnt no more than 64 to 96
 NUM_HIDDEN = 512
 SHIFT_SCALE_PX = 5.0  # so that the network's own values are about 1
@@ -59,9 +60,11 @@ class MotionReader(nn.Module):
         size = torch.tensor([NUM_ANGLES, NUM_BINS])
         for stride in STRIDES:
             size = -(-size // torch.tensor(stride))
+        num_heard = min(NUM_HEARD, settings.channels[-1])
         self.head = nn.Sequential(
+            nn.Conv2d(settings.channels[-1], num_heard, 1, bias=False),
             nn.Flatten(),
-            nn.Linear(settings.channels[-1] * int(size.prod()), NUM_NARROW, bias=False),
+            nn.Linear(num_heard * int(size.prod()), NUM_NARROW, bias=False),
             nn.Linear(NUM_NARROW, NUM_HIDDEN),
             nn.SiLU(),
             nn.Linear(NUM_HIDDEN, NUM_NARROW, bias=False),

@@ -7,7 +7,7 @@ neighbours,
 
     clean     the image without the moving lesion
     odds      a separator's odds that calcium rests here
-    lesion    the calcium that a focuser sees (or what was refocused), where its motion puts it
+    lesion    what moves, put back in focus (``FoundMotion.refocus``), where its motion puts it
 
 turns the first two into maps of what could rest where, and the third into what the lesion looks
 for; the evidence of an offset is the sum of their products, the lesion moved by it. The first map

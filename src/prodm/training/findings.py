@@ -9,8 +9,7 @@ found is kept, one file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
-    lesion      [Z, Y, X]     the calcium that a focuser sees, or what was refocused, in HU
-    clean       [Z, Y, X]     the image without that lesion, as it moves, in HU
+    clean       [Z, Y, X]     the image without the lesion that moves, in HU
     still       [Z, Y, X]     the true calcium over its background, in HU
     background  [Z, Y, X]     in HU
     spacing_mm  [3]
@@ -43,7 +42,6 @@ from prodm.model.phasing import (
     STILL_HU,
     Separator,
     find_motion,
-    lesion_in,
     separate_by_network,
 )
 from prodm.model.placing import log_density, place_of
@@ -69,7 +67,6 @@ class Finding:
     """What was found in one block; images are int16."""
 
     views: NDArray[np.int16]
-    lesion: NDArray[np.int16]
     clean: NDArray[np.int16]
     still: NDArray[np.int16]
     background: NDArray[np.int16]
@@ -149,13 +146,11 @@ def find(
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
     views = look_again(seen, moving, odds, motion)
-    lesion = lesion_in(views, separator)
-    without_lesion = clean(seen, lesion, motion)
+    without_lesion = clean(seen, views[REFOCUSED], motion)
     views[VIEWS.index("odds")] /= ODDS_UNIT
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
         views=_as_int16(views),
-        lesion=_as_int16(lesion),
         clean=_as_int16(without_lesion),
         still=_as_int16(cut(calcium, off_px)),
         background=_as_int16(cut(background, off_px)),
@@ -206,7 +201,6 @@ def _trimmed(found: Finding) -> Finding:
     return replace(
         found,
         views=found.views[:, kept],
-        lesion=found.lesion[kept],
         clean=found.clean[kept],
         still=found.still[kept],
         background=found.background[kept],
@@ -270,27 +264,25 @@ def draw_places(
         rng = np.random.default_rng([*seed, n])
         found = findings[int(rng.integers(len(findings)))]
         mirrors = rng.random(3) < 0.5
-        odds, lesion, clean_hu, still, background = (
+        views = mirror(found.views, mirrors).astype(np.float32)
+        refocused, odds = (
+            torch.from_numpy(views[VIEWS.index(name)]) for name in ("refocused", "odds")
+        )
+        clean_hu, still, background = (
             torch.from_numpy(mirror(image, mirrors).astype(np.float32))
-            for image in (
-                found.views[VIEWS.index("odds")],
-                found.lesion,
-                found.clean,
-                found.still,
-                found.background,
-            )
+            for image in (found.clean, found.still, found.background)
         )
         place = found.place * np.where(mirrors[:2], -1, 1)
         place = place[::-1] if mirrors[2] else place
         shift = int(place[0]), int(place[1])
         # The truth is in the frame of the motion; its calcium rests so many pixels on.
         true = torch.roll(torch.stack([background + still, still]), shift, (-2, -1))
-        strongest = look_around(true[0], true[1], lesion, 1).reshape(
+        strongest = look_around(true[0], true[1], refocused, 1).reshape(
             NUM_PLACED, 3, *still.shape[1:]
         )
         samples.append(
             {
-                "views": look_around(clean_hu, ODDS_UNIT * odds, lesion, num_slices),
+                "views": look_around(clean_hu, ODDS_UNIT * odds, refocused, num_slices),
                 "still": strongest[:, 0] / (HIGH_HU - LOW_HU),
                 "calcium": strongest[:, 1] > GRAIN_HU,
                 "spacing_mm": torch.from_numpy(found.spacing_mm),
