@@ -106,7 +106,9 @@ def test_what_points_tell_is_the_least_squares_of_all_with_a_translation_for_eac
     values = torch.randn(4, NUM_WEDGES, generator=generator, dtype=torch.float64)
     sure = torch.rand(4, NUM_WEDGES, generator=generator, dtype=torch.float64) * 9 + 1
     basis, own = shapes().double(), translations().double()
-    design = torch.cat([basis.repeat(4, 1), torch.block_diag(*[own] * 4)], dim=1)
+    design = torch.cat(
+        [basis.repeat(4, 1), torch.kron(torch.eye(4, dtype=torch.float64), own)], dim=1
+    )
     weight = sure.flatten().sqrt()
     fit = torch.linalg.lstsq(weight[:, None] * design, weight * values.flatten()).solution
     precision, told = (part.sum(dim=0) for part in what_is_told(values, sure))

@@ -16,6 +16,13 @@ from prodm.model.phasing import Separator, correct_hu_by_phase, in_focus, separa
 from prodm.model.sampler import correct_blocks
 from prodm.pairs.store import Pairs
 
+# What helps a separator is measured by the correction that it then makes.
+HELPERS: dict[str, Callable[[Separator, tuple[Predict, int]], Separator]] = {
+    "focuser": lambda separator, helper: replace(separator, focuser=helper),
+    "placer": lambda separator, helper: replace(separator, placer=helper),
+    "tuner": lambda separator, helper: replace(separator, tuner=helper),
+}
+
 
 def validator(
     pairs: Pairs,
@@ -38,9 +45,8 @@ def validator(
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
             if method == "separator":
                 return one_by_one(moving_hu, Separator(predict, num_slices))
-            if method in ("focuser", "placer", "tuner") and separator is not None:
-                helped = replace(separator, **{method: (predict, num_slices)})
-                return one_by_one(moving_hu, helped)
+            if method in HELPERS and separator is not None:
+                return one_by_one(moving_hu, HELPERS[method](separator, (predict, num_slices)))
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
 
         def one_by_one(moving_hu: NDArray[np.float32], phased: Separator) -> NDArray[np.float32]:

@@ -78,7 +78,9 @@ def likely_motions(
     """
     generator = torch.Generator().manual_seed(0)
     shape, precision = shape_of(motion), 1 / error_px**2
-    places, views, evidences = [], [], []
+    places: list[Tensor] = []
+    views: list[Tensor] = []
+    evidences: list[Tensor] = []
     for family, size_px in enumerate(SIZE_PX):
         grid = _grid(family, start_rad)
         back = grid.shape.transpose(1, 2)
@@ -149,7 +151,7 @@ def _likelier(family: int, vectors: Tensor) -> Tensor:
     """
     size_px = SIZE_PX[family]
     normal = -(vectors**2).sum(dim=-1) / (2 * size_px**2)
-    parts = vectors.unflatten(-1, (-1, 2))
+    parts = vectors.reshape(*vectors.shape[:-1], -1, 2)
     length = parts.norm(dim=-1)
     larger, lesser = parts.abs().amax(dim=-1), parts.abs().amin(dim=-1)
     direction = _within(lesser / larger.clamp(min=1e-6), RATIO, RATIO_EDGE).sum(dim=-1)
@@ -162,7 +164,8 @@ def _likelier(family: int, vectors: Tensor) -> Tensor:
     else:  # a length and a direction in the plane
         bounded = _within(length, AMPLITUDE_RANGE_PX, LENGTH_EDGE_PX)
         size = (bounded - length.clamp(min=1).log()).sum(dim=-1)
-    return direction + size - normal
+    likelier: Tensor = direction + size - normal
+    return likelier
 
 
 def _within(value: Tensor, limits: tuple[float, float], edges: tuple[float, float]) -> Tensor:

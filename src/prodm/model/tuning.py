@@ -134,8 +134,9 @@ def translations() -> Tensor:
 @lru_cache(maxsize=1)
 def shapes() -> Tensor:
     """Return an orthonormal basis of what no translation makes up, [wedges, wedges - 2]."""
-    basis, _ = torch.linalg.qr(translations(), mode="complete")
-    return basis[:, 2:].contiguous()
+    whole, _ = torch.linalg.qr(translations(), mode="complete")
+    basis: Tensor = whole[:, 2:].contiguous()
+    return basis
 
 
 def what_is_told(off_px: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +165,8 @@ def draw_errors(count: int, generator: torch.Generator) -> Tensor:
     size_px = shift.square().mean(dim=1).sqrt()
     spread = ERROR_SPREAD * torch.randn(count, generator=generator)
     wanted_px = (TYPICAL_ERROR_PX * spread.exp()).clamp(max=MOST_ERROR_PX)
-    return shift * (wanted_px / size_px)[:, None]
+    errors: Tensor = shift * (wanted_px / size_px)[:, None]
+    return errors
 
 
 @lru_cache(maxsize=1)
@@ -173,7 +175,9 @@ def expected() -> Tensor:
     at_wedges = (centres_rad() / math.pi * NUM_VIEWS).round().long()
     missing = draw_errors(NUM_DRAWS, torch.Generator().manual_seed(0))[:, at_wedges] @ shapes()
     covariance = missing.T @ missing / NUM_DRAWS
-    return torch.linalg.inv(covariance + OTHER_ERROR_PX**2 * torch.eye(len(covariance)))
+    covariance += OTHER_ERROR_PX**2 * torch.eye(len(covariance))
+    precision: Tensor = torch.linalg.inv(covariance)
+    return precision
 
 
 def look_apart(
