@@ -229,8 +229,8 @@ def test_a_separator_that_sees_nothing_is_refused(monkeypatch: pytest.MonkeyPatc
         return Separation(blocks, torch.zeros_like(blocks))
 
     monkeypatch.setattr(findings, "separate_by_network", nothing)
-    monkeypatch.setattr(findings, "MOST_TRIES", 2)
-    with pytest.raises(ProdmError, match="no motion was found in 2 blocks"):
+    monkeypatch.setattr(windows, "MOST_TRIES", 2)
+    with pytest.raises(ProdmError, match="nothing moved in 2 blocks"):
         draw_finding([block()], BLIND, SETTINGS, seed=(0, 0))
 
 

@@ -147,7 +147,7 @@ def what_is_told(off_px: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
     """
     nuisance, basis = translations().to(sure), shapes().to(sure)
     weighed = nuisance.T * sure[:, None]
-    own = weighed @ nuisance + LOOSE * torch.eye(2, dtype=sure.dtype)
+    own = weighed @ nuisance + LOOSE * torch.eye(2).to(sure)
     told = torch.diag_embed(sure) - weighed.transpose(1, 2) @ torch.linalg.solve(own, weighed)
     return basis.T @ told @ basis, (told @ off_px[..., None])[..., 0] @ basis
 
@@ -278,10 +278,16 @@ class Glimpse:
         if len(block_hu) < wanted:
             indices = torch.arange(wanted).clamp(max=len(block_hu) - 1)
             block_hu, moving_hu = block_hu[indices], moving_hu[indices]
-        energy = (moving_hu**2).sum(dim=(1, 2))
-        first = int(energy.unfold(0, wanted, 1).sum(dim=1).argmax())
-        part = slice(first, first + wanted)
+        part = strongest_slices(moving_hu)
         return cls(detail(block_hu[part]), moving_hu[part].clamp(*MOVING_HU))
+
+
+def strongest_slices(moving_hu: Tensor) -> slice:
+    """Return the slices that a tuner looks at: those of what moves [Z, Y, X] with most of it."""
+    wanted = NUM_TUNED + 2
+    energy = (moving_hu**2).sum(dim=(1, 2))
+    first = int(energy.unfold(0, wanted, 1).sum(dim=1).argmax())
+    return slice(first, first + wanted)
 
 
 def tune(

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
-from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.families import draw_motions
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
@@ -49,12 +48,11 @@ from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
-from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror
+from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror, until_made
 
 LEAST_BORDER_PX = 4  # of a stored block's margin that is left on each side when a block is cut
 MOST_OFF_PX = 16
 ODDS_UNIT = 1e-3
-MOST_TRIES = 100
 CARRIED_SHARE = 0.3  # of blocks whose tissue moves with its calcium
 CARRIED_PX = 6.0  # how far around
 TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the blocks of a scan find,
@@ -90,16 +88,9 @@ def draw_finding(
     In blocks without calcium none should be found, and it takes many of them until one is. So
     ``settings.calcium_share`` is kept among the findings, not among the blocks that are looked at.
     """
-    with_calcium = [block for block in blocks if len(block.calcium_slices)]
-    without = [block for block in blocks if not len(block.calcium_slices)]
-    wanted = np.random.default_rng(seed).random() >= settings.calcium_share
-    for attempt in range(MOST_TRIES):
-        rng = np.random.default_rng([*seed, attempt])
-        pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
-        found = find(pool[int(rng.integers(len(pool)))], separator, settings, rng)
-        if found is not None:
-            return found
-    raise ProdmError(f"no motion was found in {MOST_TRIES} blocks; is this the right separator?")
+    return until_made(
+        blocks, settings, seed, lambda block, rng: find(block, separator, settings, rng)
+    )
 
 
 def find(

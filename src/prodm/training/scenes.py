@@ -19,25 +19,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prodm.errors import ProdmError
 from prodm.model.focusing import detail
 from prodm.model.losses import Batch
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import Separator, may_move, separate_by_network
 from prodm.model.tuning import (
     MOVING_HU,
-    NUM_TUNED,
     centres_rad,
     draw_errors,
     look_apart,
+    strongest_slices,
 )
 from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
-from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror
+from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror, until_made
 
 AROUND = 3  # slices above and below one with calcium that a separator looks at
-MOST_TRIES = 100
 PLACE_PX = 1.5  # standard deviation of the place, along x and along y
 
 
@@ -55,16 +53,9 @@ def draw_scene(
     blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
 ) -> Scene:
     """Move blocks until something seems to move in one."""
-    with_calcium = [block for block in blocks if len(block.calcium_slices)]
-    without = [block for block in blocks if not len(block.calcium_slices)]
-    wanted = np.random.default_rng(seed).random() >= settings.calcium_share
-    for attempt in range(MOST_TRIES):
-        rng = np.random.default_rng([*seed, attempt])
-        pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
-        scene = move(pool[int(rng.integers(len(pool)))], separator, settings, rng)
-        if scene is not None:
-            return scene
-    raise ProdmError(f"nothing moved in {MOST_TRIES} blocks; is this the right separator?")
+    return until_made(
+        blocks, settings, seed, lambda block, rng: move(block, separator, settings, rng)
+    )
 
 
 def move(
@@ -90,9 +81,7 @@ def move(
     moving = seen - separate_by_network(seen[None], separator).background_hu[0]
     if not may_move(moving):
         return None
-    wanted = NUM_TUNED + 2
-    strongest = int((moving**2).sum(dim=(1, 2)).unfold(0, wanted, 1).sum(dim=1).argmax())
-    kept = slice(strongest, strongest + wanted)
+    kept = strongest_slices(moving)
     return Scene(
         seen=seen[kept].round().short().numpy(),
         moving=moving[kept].round().short().numpy(),

@@ -9,9 +9,9 @@ so that no pair is seen twice. With ``stored`` pairs the moving block is one tha
 made by back-projection.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from prodm.physics.fitting import NUM_VIEWS as SHIFT_VIEWS
 
 NUM_VIEWS = 90  # samples of s(theta); it is smooth but for its jump
 PADDING = 32  # pixels; the margin already keeps calcium away from the border
+Made = TypeVar("Made")
+MOST_TRIES = 100  # to make something of a block
 REACH = 2  # slices above and below a window that may move into it
 
 
@@ -244,6 +246,28 @@ def drawn_motion(block: Block, settings: WindowSettings, rng: np.random.Generato
     angles = phase.view_angles_rad(SHIFT_VIEWS, start_rad=start_rad)
     shift_px = phase.shift_of(displacement[:, :2], angles)
     return FoundMotion(shift_px, start_rad, displacement[:, 2])
+
+
+def until_made(
+    blocks: Sequence[Block],
+    settings: WindowSettings,
+    seed: Sequence[int],
+    make: Callable[[Block, np.random.Generator], Made | None],
+) -> Made:
+    """Return the first thing that can be made of blocks that are drawn at random.
+
+    ``settings.calcium_share`` is kept among what is made, not among the blocks that are tried.
+    """
+    with_calcium = [block for block in blocks if len(block.calcium_slices)]
+    without = [block for block in blocks if not len(block.calcium_slices)]
+    wanted = np.random.default_rng(seed).random() >= settings.calcium_share
+    for attempt in range(MOST_TRIES):
+        rng = np.random.default_rng([*seed, attempt])
+        pool = without if wanted and without and attempt < MOST_TRIES // 2 else with_calcium
+        made = make(pool[int(rng.integers(len(pool)))], rng)
+        if made is not None:
+            return made
+    raise ProdmError(f"nothing moved in {MOST_TRIES} blocks; is this the right separator?")
 
 
 def _motions(
