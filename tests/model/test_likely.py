@@ -3,15 +3,17 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from prodm.model.families import FAMILIES, draw_motions
-from prodm.model.likely import as_drawn, likely_motions
+from prodm.model.likely import _direction, as_drawn, likely_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import place_of, translation
 from prodm.model.reading import true_path
 from prodm.model.tuning import NUM_WEDGES, centres_rad, shape_of, shapes
+from prodm.motion.profiles import MAIN_RATIO, OTHER_RATIO
 from prodm.physics.fitting import NUM_VIEWS
 
 NUM_TWINS = 20_000
@@ -61,6 +63,26 @@ def test_places_are_those_of_a_crowd_of_draws() -> None:
         share = likely.evidence.softmax(dim=0)
         first, second = float(weight @ places.norm(dim=1)), float(share @ likely.place.norm(dim=1))
         assert second == pytest.approx(first, rel=0.1, abs=0.1)
+
+
+def test_an_oscillation_may_rest_anywhere_on_its_circle() -> None:
+    """Where it truly rests is likely, wherever that is: no part of the circle is left out."""
+    for true in drawn(150, "oscillation", seed=10):
+        likely = likely_motions(true, 0.0, 0.1)
+        away_px = (likely.place - place_of(true)).norm(dim=1)
+        assert float(likely.evidence.softmax(dim=0)[away_px < 1].sum()) > 0.005
+
+
+def test_directions_are_those_that_the_simulator_draws() -> None:
+    """The density of ratios against a histogram of draws."""
+    rng = np.random.default_rng(0)
+    larger, lesser = rng.uniform(*MAIN_RATIO, 400_000), rng.uniform(*OTHER_RATIO, 400_000)
+    edges = np.linspace(0.15, 0.7, 12)
+    drawn_share, _ = np.histogram(np.arctan2(lesser, larger), np.arctan(edges))
+    turn = torch.from_numpy((np.arctan(edges)[1:] + np.arctan(edges)[:-1]) / 2)
+    density = _direction(torch.stack([turn.cos(), turn.sin()], dim=1)).exp()
+    share = (density * torch.from_numpy(np.diff(np.arctan(edges)))).numpy()
+    np.testing.assert_allclose(share / share.sum(), drawn_share / drawn_share.sum(), atol=0.01)
 
 
 def test_what_was_found_becomes_a_motion_of_the_simulator() -> None:

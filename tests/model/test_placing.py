@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from prodm.model.families import JITTER, draw_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import FARTHEST_PX, centred, log_density, odds_evidence, place_of, settle
 from prodm.model.reading import angles_rad
@@ -54,16 +55,26 @@ def test_a_drift_starts_at_rest(wrong: tuple[float, float]) -> None:
     assert away(settled, drift()) < 1.0
 
 
+def entropy(motion: FoundMotion, start_rad: float | None) -> float:
+    density = log_density(motion, start_rad).flatten().softmax(dim=0)
+    return float(-(density * density.log()).sum())
+
+
 def test_a_known_start_leaves_fewer_places() -> None:
-    """Oscillations go mainly along x or y: of the circle of places, few parts are left."""
-    motion = oscillation(9.0, 2.0, 0.3)
-    entropy = {}
-    for start_rad in (None, 0.0):
-        density = log_density(motion, start_rad).flatten().softmax(dim=0)
-        entropy[start_rad] = float(-(density * density.log()).sum())
-    assert entropy[0.0] < entropy[None] - 0.05
+    """Harmonics of jitter share a phase at the start of the scan, wherever that is."""
+    motions = draw_motions(60, 0.0, torch.Generator().manual_seed(3))
+    shift = motions.shift(motions.displacement())
+    jitter = [FoundMotion(shift[n], 0.0) for n in torch.nonzero(motions.family == JITTER).flatten()]
+    for motion in jitter[:6]:
+        assert entropy(motion, 0.0) < entropy(motion, None) - 0.05
     row, column = divmod(int(log_density(drift(), 0.0).argmax()), 2 * FARTHEST_PX + 1)
     assert (row, column) == pytest.approx((FARTHEST_PX, FARTHEST_PX), abs=1)
+
+
+def test_the_start_tells_nothing_of_an_oscillation() -> None:
+    """Whose period is that of the scan, so that it goes on as if it had started anywhere."""
+    motion = oscillation(9.0, 2.0, 0.3)
+    assert entropy(motion, 0.0) == pytest.approx(entropy(motion, None), abs=0.02)
 
 
 def test_oscillations_of_one_shape_rest_on_a_circle() -> None:

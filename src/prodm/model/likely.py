@@ -41,10 +41,12 @@ SHAPE_ERROR_PX = 0.25  # of a motion that was found
 SIZE_PX = (8.0, 8.0, 8.0, 5.0)  # of the vectors of each family
 NUM_PHASES = 24  # over half a turn, which with the signs of the vectors is all
 PAUSES = tuple((n / 20, n / 20 + m / 20) for n in range(4, 11) for m in range(2, 7))
-NUM_LIKELIEST = 12  # places of the grid, of each family
+NUM_LIKELIEST = 24  # places of the grid, of each family: all phases, which all oscillations share
 NUM_DRAWS = 64  # of vectors at each of them
 NUM_NORMALISED = 200_000  # draws that tell how often the simulator draws anything at all
-RATIO = (0.125, 0.75)  # of the lesser in-plane part of a vector to the larger
+MAIN_RATIO = (2.0, 4.0)  # in-plane parts of a direction, as the simulator draws them
+OTHER_RATIO = (0.5, 1.5)
+LEAST_RATIO, MOST_RATIO = 0.13, 0.735  # of the lesser in-plane part of a vector to the larger
 RATIO_EDGE = (0.03, 0.05)  # beyond it, soft
 LENGTH_EDGE_PX = (0.5, 0.5)  # a little is along z
 JITTER_PX = (4.0, 26.0)  # sum of the three lengths
@@ -153,8 +155,7 @@ def _likelier(family: int, vectors: Tensor) -> Tensor:
     normal = -(vectors**2).sum(dim=-1) / (2 * size_px**2)
     parts = vectors.reshape(*vectors.shape[:-1], -1, 2)
     length = parts.norm(dim=-1)
-    larger, lesser = parts.abs().amax(dim=-1), parts.abs().amin(dim=-1)
-    direction = _within(lesser / larger.clamp(min=1e-6), RATIO, RATIO_EDGE).sum(dim=-1)
+    direction = _direction(parts).sum(dim=-1)
     if family == JITTER:
         uneven = (length.amax(dim=-1) / length.amin(dim=-1).clamp(min=1e-3)).log()
         together = _within(length.sum(dim=-1), JITTER_PX, (1.0, 2.0))
@@ -166,6 +167,21 @@ def _likelier(family: int, vectors: Tensor) -> Tensor:
         size = (bounded - length.clamp(min=1).log()).sum(dim=-1)
     likelier: Tensor = direction + size - normal
     return likelier
+
+
+def _direction(parts: Tensor) -> Tensor:
+    """Return how likely the direction of vectors [..., 2] is, as a logarithm.
+
+    The simulator draws the larger part m and the lesser one evenly from ranges; the density of
+    their ratio r is the integral of m over all m for which r m lies in the lesser one's range.
+    """
+    larger, lesser = parts.abs().amax(dim=-1), parts.abs().amin(dim=-1)
+    ratio = lesser / larger.clamp(min=1e-6)
+    inside = ratio.clamp(LEAST_RATIO, MOST_RATIO)
+    least = (OTHER_RATIO[0] / inside).clamp(min=MAIN_RATIO[0])
+    most = (OTHER_RATIO[1] / inside).clamp(max=MAIN_RATIO[1])
+    density = (most**2 - least**2) * (1 + ratio**2)  # of the angle, whose tangent r is
+    return density.log() + _within(ratio, (LEAST_RATIO, MOST_RATIO), RATIO_EDGE)
 
 
 def _within(value: Tensor, limits: tuple[float, float], edges: tuple[float, float]) -> Tensor:
