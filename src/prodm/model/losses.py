@@ -50,10 +50,9 @@ class Batch:
     ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
     over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
     [B, V k, Y, X] are what a focuser or a placer sees of the windows' slices; ``place`` [B, 2] is
-    where a lesion rests and ``likely`` [B, 33, 33] what its motion tells of that
-    (``prodm.model.focusing``, ``prodm.model.resting``). ``missing`` [B, K] is what is missing of a
-    motion, and ``block`` [P] tells in which of B blocks lie the P points whose views a tuner sees
-    (``prodm.model.tuning``).
+    where a lesion rests (``prodm.model.focusing``, ``prodm.model.resting``). ``missing`` [B, K] is
+    what is missing of a motion, and ``block`` [P] tells in which of B blocks lie the P points whose
+    views a tuner sees (``prodm.model.tuning``).
     """
 
     still: Tensor
@@ -66,7 +65,6 @@ class Batch:
     start_rad: Tensor | None = None
     views: Tensor | None = None
     place: Tensor | None = None
-    likely: Tensor | None = None
     missing: Tensor | None = None
     block: Tensor | None = None
 

@@ -238,7 +238,7 @@ def place_evidence(
         return odds_evidence(motion.undo(moving_hu), odds)
     refocused = motion.refocus(moving_hu)
     without_lesion = clean(block_hu, refocused, motion)
-    return placer_evidence(without_lesion, odds, refocused, separator.placer)
+    return placer_evidence(without_lesion, refocused, separator.placer)
 
 
 def in_focus(

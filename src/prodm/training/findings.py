@@ -14,7 +14,6 @@ found is kept, one file for each:
     background  [Z, Y, X]     in HU
     spacing_mm  [3]
     place       [2]           rows and columns that the lesion rests from where the motion puts it
-    likely      [33, 33]      what the motion tells of that (``prodm.model.placing.log_density``)
 
 ``still`` and ``background`` are in the frame of the motion that was found, whose place may be
 wrong: what it puts in focus is compared with the truth, the motion is given the nearest place that
@@ -25,6 +24,7 @@ calcium are kept, and one more on either side.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from prodm.model.phasing import (
     find_motion,
     separate_by_network,
 )
-from prodm.model.placing import log_density, place_of
+from prodm.model.placing import place_of
 from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
@@ -52,8 +52,8 @@ from prodm.training.windows import Block, WindowSettings, drawn_motion, mirror, 
 
 LEAST_BORDER_PX = 4  # of a stored block's margin that is left on each side when a block is cut
 MOST_OFF_PX = 16
+MOST_AWAY_PX = 9  # that a lesion and what is left of it are put from where they were
 ODDS_UNIT = 1e-3
-CARRIED_SHARE = 0.3  # of blocks whose tissue moves with its calcium
 CARRIED_PX = 6.0  # how far around
 TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the blocks of a scan find,
 ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
@@ -70,7 +70,6 @@ class Finding:
     background: NDArray[np.int16]
     spacing_mm: NDArray[np.float32]
     place: NDArray[np.int16]
-    likely: NDArray[np.float32]
 
     @property
     def slices(self) -> NDArray[np.intp]:
@@ -105,7 +104,7 @@ def find(
     true = drawn_motion(block, settings, rng)
     calcium = still - background
     tissue = background
-    if rng.random() < CARRIED_SHARE:
+    if rng.random() < settings.carried_share:
         tissue = carried_along(background, calcium, true)
     moved = tissue + true.apply(calcium)
     margin = np.array(MARGIN[1:])
@@ -147,7 +146,6 @@ def find(
         background=_as_int16(cut(background, off_px)),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
         place=np.array(off_px, dtype=np.int16),
-        likely=log_density(motion, true.start_rad).numpy(),
     )
     return _trimmed(found)
 
@@ -249,40 +247,57 @@ def draw_places(
     seed: Sequence[int],
     radius_pixels: int,
 ) -> Batch:
-    """Draw one batch of blocks; the same seed gives the same batch."""
+    """Draw one batch of blocks; the same seed gives the same batch.
+
+    What is left of a moving lesion is put anywhere, and so is the lesion that a placer is shown:
+    neither must tell where it rests (``prodm.model.resting``).
+    """
     samples: list[dict[str, torch.Tensor]] = []
     for n in range(batch_size):
         rng = np.random.default_rng([*seed, n])
         found = findings[int(rng.integers(len(findings)))]
         mirrors = rng.random(3) < 0.5
-        views = mirror(found.views, mirrors).astype(np.float32)
-        refocused, odds = (
-            torch.from_numpy(views[VIEWS.index(name)]) for name in ("refocused", "odds")
-        )
-        clean_hu, still, background = (
+        refocused, clean_hu, still, background = (
             torch.from_numpy(mirror(image, mirrors).astype(np.float32))
-            for image in (found.clean, found.still, found.background)
+            for image in (found.views[REFOCUSED], found.clean, found.still, found.background)
         )
         place = found.place * np.where(mirrors[:2], -1, 1)
         place = place[::-1] if mirrors[2] else place
-        shift = int(place[0]), int(place[1])
-        # The truth is in the frame of the motion; its calcium rests so many pixels on.
-        true = torch.roll(torch.stack([background + still, still]), shift, (-2, -1))
-        strongest = look_around(true[0], true[1], refocused, 1).reshape(
-            NUM_PLACED, 3, *still.shape[1:]
+        # The truth is in the frame of the motion; it rests so many pixels on.
+        inside = _shifted(torch.ones_like(still), place)
+        left_over = inside * (clean_hu - _shifted(background, place))
+        elsewhere, shown = rng.integers(-MOST_AWAY_PX, MOST_AWAY_PX + 1, (2, 2))
+        clean_hu = clean_hu - left_over + _shifted(left_over, elsewhere)
+        refocused = _shifted(refocused, shown)
+        taken_out, _ = (
+            look_around(_shifted(still, place), refocused, 1)
+            .reshape(NUM_PLACED, 2, *still.shape[1:])
+            .unbind(dim=1)
         )
         samples.append(
             {
-                "views": look_around(clean_hu, ODDS_UNIT * odds, refocused, num_slices),
-                "still": strongest[:, 0] / (HIGH_HU - LOW_HU),
-                "calcium": strongest[:, 1] > GRAIN_HU,
+                "views": look_around(clean_hu, refocused, num_slices),
+                "still": taken_out / (HIGH_HU - LOW_HU),
+                "calcium": taken_out != 0,
                 "spacing_mm": torch.from_numpy(found.spacing_mm),
-                "place": torch.tensor(shift),
-                "likely": torch.from_numpy(mirror(found.likely, mirrors)),
+                "place": torch.from_numpy(place - shown),
             }
         )
     stacked = {name: torch.stack([one[name] for one in samples]) for name in samples[0]}
     return Batch(**stacked, moving=stacked["still"], lesions=stacked["calcium"].int())
+
+
+def _shifted(image: torch.Tensor, by_px: NDArray[np.integer[Any]]) -> torch.Tensor:
+    """Return an image [..., Y, X] moved by rows and columns; nothing comes from beyond."""
+    shifted = torch.zeros_like(image)
+    kept = [slice(max(-px, 0), length - max(px, 0)) for px, length in _along(image, by_px)]
+    there = [slice(max(px, 0), length - max(-px, 0)) for px, length in _along(image, by_px)]
+    shifted[..., there[0], there[1]] = image[..., kept[0], kept[1]]
+    return shifted
+
+
+def _along(image: torch.Tensor, by_px: NDArray[np.integer[Any]]) -> list[tuple[int, int]]:
+    return [*zip(by_px.tolist(), image.shape[-2:], strict=True)]
 
 
 def _in_units(hu: NDArray[np.float32]) -> torch.Tensor:
