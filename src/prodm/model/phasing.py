@@ -42,7 +42,7 @@ from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
-SMOOTHER_HU = 1700.0  # what the image gains without a lesion that moves in it,
+SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
 SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time

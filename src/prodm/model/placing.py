@@ -31,10 +31,9 @@ from prodm.model.motions import FoundMotion, between_samples
 from prodm.model.reading import angles_rad
 
 NUM_STARTS = 12  # that are tried where it is not known; half of all scans start at 0
-SHAPE_ERROR_PX = 0.15  # of a motion, once it was made a likely one
 PLACE_ERROR_PX = 0.7  # what a likely motion spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
-SHAPE_TRUST = 1.5  # of the density, as an exponent, against what the image shows
+SHAPE_TRUST = 2.5  # of the density, as an exponent, against what the image shows
 EVIDENCE = 2.4  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
@@ -94,7 +93,7 @@ def log_density(motion: FoundMotion, start_rad: float | None = None) -> Tensor:
         starts |= dict.fromkeys(others, 1 / len(others))
     places, weights = [], []
     for start, share in starts.items():
-        likely = likely_motions(motion, start, SHAPE_ERROR_PX)
+        likely = likely_motions(motion, start)
         places.append(likely.place)
         weights.append(likely.evidence + math.log(share))
     weight = torch.softmax(torch.cat(weights), dim=0)
