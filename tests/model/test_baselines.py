@@ -102,9 +102,8 @@ def set_of(method: str) -> Batch:
         ]
         lesion = 500.0 * torch.stack(shifted)
         tissue = 40.0 - 100.0 * batch.calcium
-        one = torch.stack([tissue, torch.full_like(tissue, 0.1), lesion], dim=1).flatten(1, 2)
-        views, likely = one.repeat(1, NUM_PLACED, 1, 1), torch.zeros(4, 33, 33)
-        return dataclasses.replace(batch, views=views, place=place, likely=likely)
+        views = torch.stack([tissue, lesion], dim=1).flatten(1, 2).repeat(1, NUM_PLACED, 1, 1)
+        return dataclasses.replace(batch, views=views, place=place)
     seen = to_hu(batch.moving)
     excess = seen - to_hu(batch.background)
     views = torch.cat([seen, excess, seen, excess.clamp(min=0), torch.full_like(seen, 0.1)], dim=1)
