@@ -105,13 +105,19 @@ def look_again(block_hu: Tensor, moving_hu: Tensor, odds: Tensor, motion: FoundM
     return torch.stack([views[name] for name in VIEWS])
 
 
-def detail(block_hu: Tensor) -> Tensor:
-    """Return what is finer than ``COARSE_PX`` in a block [Z, Y, X], edges of tissue cut short."""
-    tissue = block_hu.clamp(*TISSUE_HU)
-    reach = COARSE_PX // 2
-    around = functional.pad(tissue[None], (reach,) * 4, mode="reflect")[0]
+def detail(
+    block_hu: Tensor,
+    tissue_hu: tuple[float, float] = TISSUE_HU,
+    most_hu: float = MOST_DETAIL_HU,
+) -> Tensor:
+    """Return what is finer than ``COARSE_PX`` in blocks [..., Z, Y, X], edges of tissue cut short.
+
+    Tissue beyond ``tissue_hu`` is cut off first, and detail beyond ``most_hu`` after that.
+    """
+    tissue = block_hu.clamp(*tissue_hu)
+    around = functional.pad(tissue, (COARSE_PX // 2,) * 4, mode="reflect")
     fine = tissue - functional.avg_pool2d(around, COARSE_PX, stride=1)
-    return fine.clamp(-MOST_DETAIL_HU, MOST_DETAIL_HU)
+    return fine.clamp(-most_hu, most_hu)
 
 
 def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:

@@ -27,15 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prodm.errors import ProdmError
+from prodm.model.focusing import detail
 from prodm.model.losses import Batch, Parts
 from prodm.model.motions import FoundMotion, without_grain
 from prodm.model.network import NetworkSettings, folded_unet
-from prodm.model.placing import (
-    FARTHEST_PX,
-    LEAST_LOG_ODDS,
-    agreement,
-    offsets,
-)
+from prodm.model.placing import FARTHEST_PX, LEAST_LOG_ODDS, agreement, offsets
 from prodm.model.sampler import slice_windows
 
 VIEWS = ("clean", "lesion")
@@ -44,8 +40,7 @@ NUM_MAPS = 9
 TEMPLATE_CHANNELS = 24
 CLEAN_HU = (-200.0, 300.0)  # what a network sees of the image
 CLEAN_SCALE_HU = 200.0
-COARSE_PX = 7  # what is finer than this is seen on its own,
-FINE_HU = 80.0  # no more than so much of it
+FINE_HU = 80.0  # of its detail, which is seen on its own
 FINE_SCALE_HU = 30.0
 BRIGHTEST_HU = 800.0
 LESION_SCALE_HU = 400.0
@@ -91,7 +86,8 @@ class Placer(nn.Module):
         views = y.reshape(-1, len(VIEWS), num_slices, *y.shape[2:])
         clean, lesion = views.unbind(dim=1)
         seen = clean.clamp(*CLEAN_HU)
-        around = torch.cat([seen / CLEAN_SCALE_HU, _fine(seen) / FINE_SCALE_HU], dim=1)
+        fine = detail(clean, CLEAN_HU, FINE_HU)
+        around = torch.cat([seen / CLEAN_SCALE_HU, fine / FINE_SCALE_HU], dim=1)
         folded = functional.pixel_unshuffle(around, self.settings.fold)
         maps = functional.pixel_shuffle(
             self.body(folded, torch.zeros(len(folded), device=y.device)), self.settings.fold
@@ -106,12 +102,6 @@ class Placer(nn.Module):
         share = (MOST_PIXELS / beside[1].flatten(1).sum(dim=1).clamp(min=1)).clamp(max=1)
         weighed = (share[:, None, None] * evidence).reshape(len(y), NUM_PLACED, *evidence.shape[1:])
         return weighed.sum(dim=1), maps[:, 0].reshape(len(y), NUM_PLACED, *y.shape[2:])
-
-
-def _fine(image: Tensor) -> Tensor:
-    """Return the fine detail of images [B, k, Y, X]."""
-    around = functional.pad(image, (COARSE_PX // 2,) * 4, mode="reflect")
-    return (image - functional.avg_pool2d(around, COARSE_PX, 1)).clamp(-FINE_HU, FINE_HU)
 
 
 def clean(block_hu: Tensor, refocused_hu: Tensor, motion: FoundMotion) -> Tensor:
