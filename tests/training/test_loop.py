@@ -28,6 +28,7 @@ from prodm.training.loop import TrainingSettings, train
 from prodm.training.run import open_run
 from prodm.training.windows import WindowSettings
 
+SETTINGS_OF = {"prodm-phase": "phased"}  # where a file of settings has another name than its method
 TINY = TrainingSettings(
     model=ModelSettings(
         network=NetworkSettings(
@@ -240,7 +241,13 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("method", "motions"),
-    [("focuser", "found"), ("focuser", "near"), ("placer", "found"), ("tuner", "found")],
+    [
+        ("focuser", "found"),
+        ("focuser", "near"),
+        ("placer", "found"),
+        ("tuner", "found"),
+        ("prodm-phase", "found"),
+    ],
 )
 def test_motions_that_were_found_are_learnt_from(
     method: str, motions: str, pairs: Pairs, tmp_path: Path
@@ -248,7 +255,7 @@ def test_motions_that_were_found_are_learnt_from(
     """From the command to weights. What was found is kept, and a resumed run finds the rest."""
     run, network = tmp_path / "run", "model.network"
     small = (
-        method, "--set", f"windows.motions={motions}", "--workers", "1",
+        SETTINGS_OF.get(method, method), "--set", f"windows.motions={motions}", "--workers", "1",
         "--set", "num_steps=2", "--set", "batch_size=2",
         "--set", f"{network}.channels={[8, 16] if method != 'tuner' else [8, 16, 32]}",
         "--set", f"{network}.attention={str([False] * (3 if method == 'tuner' else 2)).lower()}",
@@ -276,8 +283,8 @@ def test_motions_that_were_found_are_learnt_from(
 @pytest.mark.parametrize(
     ("settings", "option", "sentence"),
     [
-        ("compact", "--separator", "--separator is for readers"),
-        ("reader", "--reader", "--reader is for focusers"),
+        ("compact", "--separator", "--separator is for training reader"),
+        ("reader", "--reader", "--reader is for training focuser"),
     ],
 )
 def test_only_some_take_the_weights_of_others(

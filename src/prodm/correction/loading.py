@@ -5,6 +5,7 @@ What does not fit is refused by name. Importing this module loads no torch.
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> C
     """
     from prodm.model.baselines import METHODS as TRAINED
     from prodm.model.checkpoint import load_network
-    from prodm.model.consistency import Phases
+    from prodm.model.consistency import LOOSE, Phases
 
     walking = load_network(weights)
     phased = load_phase(*parts, tissue_rests=tissue_rests)
@@ -41,9 +42,14 @@ def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> C
     if not TRAINED[method].walks:
         raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
     _check_size(walking, weights.name)
+    separator = phased.separator
+    if method == "prodm-phase":
+        if separator.focuser is None or separator.gaps is None:
+            raise ProdmError(f"{weights} learnt from a focuser and a placer; name both with it")
+        separator = replace(separator, limits=LOOSE) if tissue_rests else separator
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        phases=Phases(phased.separator),
+        phases=Phases(separator),
         num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),
@@ -70,12 +76,14 @@ def load_phase(
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
     from prodm.model.phasing import Separator
+    from prodm.model.resting import Placer
 
     separating = load_network(separator)
     if separating.settings.method != "separator":
         raise ProdmError(f"{separator} holds a {separating.settings.method} and no separator")
     _check_size(separating, separator.name)
-    sha256, helpers = separating.sha256, {}
+    sha256 = separating.sha256
+    helpers: dict[str, Any] = {}
     given = {"reader": reader, "focuser": focuser, "placer": placer, "tuner": tuner}
     for name, file in given.items():
         if file is None:
@@ -85,6 +93,8 @@ def load_phase(
             raise ProdmError(f"{file} holds a {helper.settings.method} and no {name}")
         predict = build_predict(helper.settings, helper.network)
         helpers[name] = (predict, helper.settings.network.num_slices)
+        if isinstance(helper.network, Placer):
+            helpers["gaps"] = helper.network.gaps
         sha256 = _all_of(sha256, helper.sha256)
     num_slices = separating.settings.network.num_slices
     return PhaseCorrector(
@@ -134,6 +144,8 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
+    if settings.method == "prodm-phase":
+        raise ProdmError(f"{file_name} sees what the phase found, and corrects nothing without it")
     if settings.method in ("separator", "reader", "focuser", "placer", "tuner"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.motions import FoundMotion
-from prodm.model.placing import LESION_HU, settle
+from prodm.model.placing import LESION_HU, SHAPE_TRUST, settle
 from prodm.model.reading import without_translation
 from prodm.model.search import SearchSettings, dips, search, search_together, sharpness_cost
 from prodm.runs import Progress, no_progress
@@ -152,15 +152,19 @@ def with_each(
 
 
 def settle_motions(
-    motions: Sequence[FoundMotion | None], evidence: Evidence, start_rad: float | None = None
+    motions: Sequence[FoundMotion | None],
+    evidence: Evidence,
+    start_rad: float | None = None,
+    trust: float = SHAPE_TRUST,
 ) -> list[FoundMotion | None]:
     """Return motions with their likeliest places, of a scan that starts at a known angle or not.
 
-    Blocks that move together rest together, so that the evidence of all of them adds up.
+    Blocks that move together rest together, so that the evidence of all of them adds up; ``trust``
+    is what the density of likely motions counts.
     """
 
     def settled(motion: FoundMotion, blocks: list[int]) -> FoundMotion:
         maps = torch.stack([evidence(n, motion) for n in blocks])
-        return settle(motion, maps.sum(dim=0), start_rad)
+        return settle(motion, maps.sum(dim=0), start_rad, trust)
 
     return with_each(motions, settled)

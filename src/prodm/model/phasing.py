@@ -16,7 +16,7 @@ Without a guess the lesion stays at the centre of what was observed, because a t
 shows in no image of what moves; only the anatomy around it tells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,13 @@ from prodm.model.finding import find_motions, settle_motions, with_each
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.likely import as_drawn
 from prodm.model.motions import FoundMotion, explained_share, without_grain
-from prodm.model.placing import LESION_HU, centred, odds_evidence, settle
+from prodm.model.placing import (
+    LESION_HU,
+    SHAPE_TRUST_IN_FOCUS,
+    centred,
+    odds_evidence,
+    settle,
+)
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -41,9 +47,6 @@ from prodm.model.tuning import tune
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
-LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
-SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
-SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
@@ -51,6 +54,15 @@ PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
 LEFT_HU = 20.0  # what may be left over there, grain
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a lesion that was seen in focus must have to be put back."""
+
+    voxels: int = 14  # with fewer it may be grain
+    smoother_hu: float = 700.0  # what the image gains without a lesion that moves in it,
+    smoother_share: float = 0.1  # as a share of what it could add
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +73,8 @@ class Phased:
     moving_hu: Tensor  # what was taken to move
     motion: FoundMotion | None  # None where nothing was found to move
     refocused_hu: Tensor | None = None  # what moves, in focus, where that is known already
+    lesion_hu: Tensor | None = None  # what a focuser saw and was put in its place,
+    odds: Tensor | None = None  # and a separator's odds that calcium rests there
 
     @property
     def explained(self) -> float:
@@ -83,7 +97,9 @@ class Separator:
     placer: tuple[Predict, int] | None = None  # a placer
     focuser: tuple[Predict, int] | None = None  # a focuser
     tuner: tuple[Predict, int] | None = None  # and a tuner
+    gaps: Callable[[Tensor], Tensor] | None = None  # where calcium was taken out, for a placer
     tissue_rests: bool = True  # and so tells where calcium belongs; see ``prodm.model.placing``
+    limits: Limits = Limits()
 
     def look(self, windows: Tensor) -> Tensor:
         """Return what a reader is shown of windows [B, k, Y, X] (``look_through``)."""
@@ -147,10 +163,10 @@ def put_in_focus(
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    if not moves_here(block_hu, still, motion.apply(still)):
+    if not moves_here(block_hu, still, motion.apply(still), separator.limits):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
-    return Phased(corrected, moving_hu, motion, views[REFOCUSED])
+    return Phased(corrected, moving_hu, motion, views[REFOCUSED], still, odds)
 
 
 def look_for_hidden(
@@ -173,21 +189,21 @@ def look_for_hidden(
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
     seen = motion.apply(still)
-    if not moves_here(block_hu, still, seen):
+    if not moves_here(block_hu, still, seen, separator.limits):
         return at_rest
-    return Phased(block_hu - seen + still, seen, motion, still)
+    return Phased(block_hu - seen + still, seen, motion, still, still, odds)
 
 
-def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
+def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor, limits: Limits) -> bool:
     """Tell whether a lesion, given at rest and as it would be seen, moves in a block [Z, Y, X].
 
     It does where it is more than grain and the image is smoother without it
     (``prodm.model.clearing``).
     """
-    if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS:
+    if int((still_hu > LESION_HU).sum()) < limits.voxels:
         return False
     gained_hu, share = smoother(block_hu, seen_hu)
-    return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
+    return gained_hu >= limits.smoother_hu and share >= limits.smoother_share
 
 
 def may_move(moving_hu: Tensor) -> bool:
@@ -323,6 +339,17 @@ def correct_scan(
                 motion, [(blocks_hu[n], moving[n]) for n in blocks], predict
             ),
         )
+    return correct_in_place(blocks_hu, moving, odds, motions, separator)
+
+
+def correct_in_place(
+    blocks_hu: Tensor,
+    moving: Tensor,
+    odds: Tensor,
+    motions: Sequence[FoundMotion | None],
+    separator: Separator,
+) -> list[Phased]:
+    """Correct the blocks [N, Z, Y, X] of one scan by motions whose places are not known yet."""
 
     def evidence(n: int, motion: FoundMotion) -> Tensor:
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
@@ -333,12 +360,41 @@ def correct_scan(
     else:
         motions = [None if motion is None else centred(motion) for motion in motions]
     shared = _most_common(motions) if separator.tissue_rests else None
-    return [
-        look_for_hidden(blocks_hu[n], moving[n], odds[n], shared, separator)
-        if shared is not None and (motion is None or motion.is_rest)
-        else put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+    goes_along = [motion is not None and not motion.is_rest for motion in motions]
+
+    def looked_at(n: int, motion: FoundMotion | None) -> Phased:
+        if motion is not None and not motion.is_rest and not goes_along[n]:
+            return look_for_hidden(blocks_hu[n], moving[n], odds[n], motion, separator)
+        return put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+
+    phased = [
+        looked_at(n, motion if goes_along[n] or shared is None else shared)
         for n, motion in enumerate(motions)
     ]
+    if not separator.tissue_rests or separator.placer is None:
+        return phased
+    settled = settle_again(phased, separator.placer)
+    return [
+        one if motion is None else looked_at(n, motion)
+        for n, (one, motion) in enumerate(zip(phased, settled, strict=True))
+    ]
+
+
+def settle_again(phased: Sequence[Phased], placer: tuple[Predict, int]) -> list[FoundMotion | None]:
+    """Return the motions of lesions that were seen in focus, with places told by these.
+
+    A focuser's lesion leaves a cleaner image behind than what was refocused of a separator's, and
+    so the place shows better. None where no lesion was put back.
+    """
+
+    def evidence(n: int, motion: FoundMotion) -> Tensor:
+        lesion_hu = phased[n].lesion_hu
+        if lesion_hu is None:
+            raise RuntimeError("a motion without a lesion is not settled again")
+        return placer_evidence(phased[n].corrected_hu - lesion_hu, lesion_hu, placer)
+
+    motions = [None if one.lesion_hu is None else one.motion for one in phased]
+    return settle_motions(motions, evidence, SIMULATED_START_RAD, SHAPE_TRUST_IN_FOCUS)
 
 
 def _most_common(motions: Sequence[FoundMotion | None]) -> FoundMotion | None:

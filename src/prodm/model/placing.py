@@ -34,6 +34,7 @@ NUM_STARTS = 12  # that are tried where it is not known; half of all scans start
 PLACE_ERROR_PX = 0.7  # what a likely motion spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
 SHAPE_TRUST = 2.5  # of the density, as an exponent, against what the image shows
+SHAPE_TRUST_IN_FOCUS = 1.0  # the same, once the lesion was seen in focus: the image shows more
 EVIDENCE = 4.0  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
@@ -41,13 +42,19 @@ LESION_HU = 60.0
 BRIGHTEST_HU = 500.0  # more counts no more
 
 
-def settle(motion: FoundMotion, evidence: Tensor, start_rad: float | None = None) -> FoundMotion:
+def settle(
+    motion: FoundMotion,
+    evidence: Tensor,
+    start_rad: float | None = None,
+    trust: float = SHAPE_TRUST,
+) -> FoundMotion:
     """Return a motion with its likeliest translation.
 
-    ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there, and
-    ``start_rad`` the angle at which the scan starts, where that is known.
+    ``evidence`` is a map of the log-likelihood of what the image shows, were the lesion there,
+    ``start_rad`` the angle at which the scan starts, where that is known, and ``trust`` what the
+    density of likely motions counts.
     """
-    score = SHAPE_TRUST * log_density(motion, start_rad) + evidence
+    score = trust * log_density(motion, start_rad) + evidence
     inside = score[1:-1, 1:-1]
     row, column = (n + 1 for n in divmod(int(inside.argmax()), inside.shape[1]))
     x_px = column - FARTHEST_PX + between_samples(score[row, column - 1 : column + 2])

@@ -37,6 +37,7 @@ from prodm.model.sampler import slice_windows
 VIEWS = ("clean", "lesion")
 NUM_PLACED = 3  # slices of a block that are looked at
 NUM_MAPS = 9
+MOST_WINDOWS = 64  # that are looked at together
 TEMPLATE_CHANNELS = 24
 CLEAN_HU = (-200.0, 300.0)  # what a network sees of the image
 CLEAN_SCALE_HU = 200.0
@@ -85,13 +86,7 @@ class Placer(nn.Module):
             )
         views = y.reshape(-1, len(VIEWS), num_slices, *y.shape[2:])
         clean, lesion = views.unbind(dim=1)
-        seen = clean.clamp(*CLEAN_HU)
-        fine = detail(clean, CLEAN_HU, FINE_HU)
-        around = torch.cat([seen / CLEAN_SCALE_HU, fine / FINE_SCALE_HU], dim=1)
-        folded = functional.pixel_unshuffle(around, self.settings.fold)
-        maps = functional.pixel_shuffle(
-            self.body(folded, torch.zeros(len(folded), device=y.device)), self.settings.fold
-        )
+        maps = self._maps(clean)
         pixels = (lesion[:, num_slices // 2, None] > LESION_HU).float()
         beside = [functional.max_pool2d(pixels, px, 1, px // 2) for px in BESIDE_PX]
         looks = torch.cat([lesion.clamp(0, BRIGHTEST_HU) / LESION_SCALE_HU, *beside], dim=1)
@@ -102,6 +97,22 @@ class Placer(nn.Module):
         share = (MOST_PIXELS / beside[1].flatten(1).sum(dim=1).clamp(min=1)).clamp(max=1)
         weighed = (share[:, None, None] * evidence).reshape(len(y), NUM_PLACED, *evidence.shape[1:])
         return weighed.sum(dim=1), maps[:, 0].reshape(len(y), NUM_PLACED, *y.shape[2:])
+
+    @torch.no_grad()
+    def gaps(self, clean_hu: Tensor) -> Tensor:
+        """Return the log-odds of calcium taken out, of blocks [N, Z, Y, X] without a lesion."""
+        windows = slice_windows(clean_hu, self.settings.num_slices)
+        parts = [self._maps(part)[:, 0] for part in torch.split(windows, MOST_WINDOWS)]
+        return torch.cat(parts).view_as(clean_hu)
+
+    def _maps(self, clean_hu: Tensor) -> Tensor:
+        """Return the maps [N, 9, Y, X] of windows [N, k, Y, X] without a lesion."""
+        seen = clean_hu.clamp(*CLEAN_HU)
+        fine = detail(clean_hu, CLEAN_HU, FINE_HU)
+        around = torch.cat([seen / CLEAN_SCALE_HU, fine / FINE_SCALE_HU], dim=1)
+        folded = functional.pixel_unshuffle(around, self.settings.fold)
+        maps = self.body(folded, torch.zeros(len(folded), device=clean_hu.device))
+        return functional.pixel_shuffle(maps, self.settings.fold)
 
 
 def clean(block_hu: Tensor, refocused_hu: Tensor, motion: FoundMotion) -> Tensor:

@@ -140,10 +140,10 @@ def find(
     views[VIEWS.index("odds")] /= ODDS_UNIT
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
-        views=_as_int16(views),
-        clean=_as_int16(without_lesion),
-        still=_as_int16(cut(calcium, off_px)),
-        background=_as_int16(cut(background, off_px)),
+        views=as_int16(views),
+        clean=as_int16(without_lesion),
+        still=as_int16(cut(calcium, off_px)),
+        background=as_int16(cut(background, off_px)),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
         place=np.array(off_px, dtype=np.int16),
     )
@@ -222,8 +222,8 @@ def draw_findings(
         calcium = (still > 0) & (background + still >= CALCIUM_THRESHOLD_HU)
         sample = {
             "views": views[:, around.clip(0, views.shape[1] - 1)].flatten(0, 1),
-            "still": _in_units(background + still),
-            "background": _in_units(background),
+            "still": in_units(background + still),
+            "background": in_units(background),
             "calcium": torch.from_numpy(calcium),
         }
         for name, image in sample.items():
@@ -300,12 +300,13 @@ def _along(image: torch.Tensor, by_px: NDArray[np.integer[Any]]) -> list[tuple[i
     return [*zip(by_px.tolist(), image.shape[-2:], strict=True)]
 
 
-def _in_units(hu: NDArray[np.float32]) -> torch.Tensor:
+def in_units(hu: NDArray[np.float32]) -> torch.Tensor:
     """Return HU as networks have it, but not clipped: dense calcium counts in full."""
     return torch.from_numpy((hu - LOW_HU) / (HIGH_HU - LOW_HU))
 
 
-def _as_int16(image: torch.Tensor) -> NDArray[np.int16]:
+def as_int16(image: torch.Tensor) -> NDArray[np.int16]:
+    """Return an image as it is kept."""
     limits = np.iinfo(np.int16)
     rounded: NDArray[np.int16] = image.round().clamp(limits.min, limits.max).short().numpy()
     return rounded
