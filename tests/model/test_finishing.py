@@ -83,7 +83,7 @@ def test_an_untrained_network_leaves_most_of_what_the_phase_found_and_all_tissue
     network = build_network(SETTINGS, seed=0)
     views = look_last(moved(), put_back(lesion()), seeing())[:, 2:5].flatten(0, 1)[None]
     corrected = to_hu(build_predict(SETTINGS, network)(views, torch.Generator()))[0]
-    kept = torch.sigmoid(torch.tensor(2.0))
+    kept = torch.sigmoid(torch.tensor(4.0))
     torch.testing.assert_close(
         corrected, tissue()[2:5] + kept * lesion()[2:5], atol=0.01, rtol=1e-4
     )

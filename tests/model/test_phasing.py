@@ -1,5 +1,6 @@
 """Correcting by phase must put calcium back in focus, nearly keep its sum, and invent none."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,11 @@ from prodm.model.phasing import (
     Separator,
     correct_by_phase,
     correct_scan,
+    gap_log_voxels,
     look_for_hidden,
     put_in_focus,
     separate_by_network,
+    settle_again,
 )
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
@@ -202,6 +205,75 @@ def test_a_lesion_without_which_the_image_is_no_smoother_is_not_put_back() -> No
     assert torch.equal(elsewhere_seen.corrected_hu, moved())
     grain_seen = put_in_focus(moved(), seen, odds, drift(), sees(small()))
     assert torch.equal(grain_seen.corrected_hu, moved())
+
+
+def test_blocks_that_were_seen_in_focus_settle_once_more_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each block's own evidence is beside the place; that of both together is not."""
+    shared = drift()
+    blocks = [
+        Phased(tissue() + lesion(), lesion(), shared, None, lesion(), 0 * lesion()),
+        Phased(moved(), lesion(), None),  # nothing was put back
+        Phased(tissue() + 2 * lesion(), lesion(), shared, None, 2 * lesion(), 0 * lesion()),
+    ]
+    maps = {}
+    for brightest, offsets in ((700, ((3, 4), (1, 2))), (1400, ((-5, 0), (1, 2)))):
+        maps[brightest] = torch.zeros(33, 33)
+        for (down, right), hu in zip(offsets, (60.0, 50.0), strict=True):
+            maps[brightest][16 + down, 16 + right] = hu
+
+    def evidence(clean_hu: Tensor, lesion_hu: Tensor, _: object) -> Tensor:
+        torch.testing.assert_close(clean_hu, tissue(), atol=1e-3, rtol=0)
+        return maps[round(float(lesion_hu.max()))]
+
+    monkeypatch.setattr(phasing, "evidence_of_all", evidence)
+    first, none, third = settle_again(blocks, (sees(lesion()).predict, 3))
+    assert none is None
+    assert first is third
+    assert first is not None
+    rests = first.undo(drift().apply(lesion()))
+    wanted = lesion().roll((1, 2), (-2, -1))
+    assert float((rests - wanted).norm()) < 0.2 * float(wanted.norm())
+
+
+def test_a_gap_in_one_slice_makes_up_for_few_voxels() -> None:
+    """16 voxels in two slices, log-odds -2 and 4 there, -9 elsewhere: log(16) + 4 / 3."""
+    spots = torch.zeros_like(lesion())
+    spots[1, 20:22, 30:34] = spots[2, 40:42, 10:14] = 200.0
+    log_odds = torch.full_like(lesion(), -9.0)
+    log_odds[1, 18:24, 28:36], log_odds[2, 38:44, 8:16] = -2.0, 4.0
+
+    def gaps(clean_hu: Tensor) -> Tensor:
+        torch.testing.assert_close(clean_hu[0], tissue(), atol=1e-3, rtol=0)
+        return log_odds[None]
+
+    separator = replace(sees(spots), gaps=gaps)
+    phased = Phased(tissue() + spots, spots, drift(), None, spots, 0 * spots)
+    assert gap_log_voxels(phased, separator) == pytest.approx(math.log(16) + 4 / 3, abs=1e-4)
+    assert gap_log_voxels(Phased(moved(), spots, None), separator) == math.inf
+    assert gap_log_voxels(phased, sees(spots)) == math.inf
+
+
+@pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
+def test_a_lesion_is_put_back_where_something_is_missing(
+    monkeypatch: pytest.MonkeyPatch, log_odds: float, is_put_back: bool
+) -> None:
+    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
+    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift()])
+    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
+    monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
+
+    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return torch.zeros(1, 33, 33)
+
+    separator = replace(
+        sees(lesion()), placer=(placer, 3), gaps=lambda blocks: 0 * blocks + log_odds
+    )
+    (one,) = correct_scan(moved()[None], separator, KNOWN_START, generator())
+    assert (one.lesion_hu is not None) == is_put_back
+    assert torch.equal(one.corrected_hu, moved()) != is_put_back
 
 
 @pytest.mark.parametrize("tissue_rests", [True, False])

@@ -18,6 +18,7 @@ from prodm.model.resting import (
     VIEWS,
     Placer,
     clean,
+    evidence_of_all,
     look_around,
     placer_evidence,
     placing_loss,
@@ -106,6 +107,29 @@ def test_the_strongest_slices_are_looked_at_with_their_neighbours() -> None:
     few = look_around(clean_hu[:2], spot()[:2], 3)
     assert few.shape == views.shape
     assert not few.reshape(NUM_PLACED, -1)[2].any()
+
+
+def test_all_slices_of_a_lesion_are_looked_at_once_each_and_along_the_diagonal() -> None:
+    """Evidence that only tells which slice is looked at, and at which row and column of it."""
+    shown: list[float] = []
+
+    def predict(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        views = y.reshape(NUM_PLACED, len(VIEWS), 3, 64, 64)
+        shown.extend(float(one.max()) for one in views[:, 1, 1])
+        evidence = torch.zeros(1, WIDTH, WIDTH)
+        row, column = divmod(int(views[0, 1, 1].argmax()), 64)
+        evidence[0, row - 20, column - 20] = 1.0
+        return evidence
+
+    one = spot(30, 40)[1] / 600
+    bright = (100.0, 700.0, 300.0, 500.0, 200.0, 50.0, 40.0, 30.0)
+    lesion = torch.stack([hu * one for hu in bright])
+    total = evidence_of_all(torch.zeros(8, 64, 64), lesion, (predict, 3))
+    expected = torch.zeros(WIDTH, WIDTH)
+    expected[10, 20] = 2.0  # two looks, each once as it is and once along the diagonal
+    torch.testing.assert_close(total, expected)
+    seen = [round(hu) for hu in shown]
+    assert seen == [700, 500, 300, 700, 500, 300, 200, 100, 50, 200, 100, 50]  # the rest is grain
 
 
 def test_a_clean_block_has_no_lesion() -> None:

@@ -39,11 +39,13 @@ LOWEST = torch.tensor([-200.0, -200.0, 0.0, -120.0, -12.0, 0.0])  # of each view
 HIGHEST = torch.tensor([800.0, 300.0, 1500.0, 600.0, 12.0, 1.0])
 SCALE = torch.tensor([500.0, 200.0, 500.0, 100.0, 4.0, 1.0])
 ADDED_HU = 500.0
-GATE_GAIN, GATE_START = 4.0, 2.0  # an untrained network leaves nearly all of the lesion
+GATE_GAIN, GATE_START = 4.0, 4.0  # an untrained network leaves nearly all of the lesion
+STATE_SHARE = 0.1  # of the state, most of which is noise, so that it does not drown the views
 SHOWS_HU = 20.0  # calcium that counts in the loss
 LESION_HU = 60.0
 ERROR_HU = 100.0  # so that all parts of the loss are of the same size
-OVERLAP_WEIGHT = 0.5
+ABSOLUTE_WEIGHT = 0.5
+OVERLAP_WEIGHT = 1.5
 OVERLAP_TAU_HU = 20.0
 FAINT_PIXELS = 4.0  # added to both masks, so that a pixel or two count little
 
@@ -70,7 +72,9 @@ class Finisher(nn.Module):
         views = y.reshape(len(y), len(VIEWS), num_slices, *y.shape[2:])
         low, high, scale = (limit.to(y)[:, None, None, None] for limit in (LOWEST, HIGHEST, SCALE))
         seen = (views.clamp(low, high) / scale).flatten(1, 2)
-        folded = functional.pixel_unshuffle(torch.cat([xt, seen], dim=1), self.settings.fold)
+        folded = functional.pixel_unshuffle(
+            torch.cat([STATE_SHARE * xt, seen], dim=1), self.settings.fold
+        )
         maps = functional.pixel_shuffle(self.body(folded, t), self.settings.fold)
         added, gate = without_grid(maps).chunk(2, dim=1)
         calcium = (views[:, LESION] + ADDED_HU * added).clamp(min=0)
@@ -87,12 +91,15 @@ def finishing_loss(estimate: Tensor, batch: Batch, settings: LossSettings) -> tu
     lesion_hu, clean_hu = views[:, LESION], views[:, CLEAN]
     hu, true_hu = to_hu(estimate), to_hu(batch.still)
     excess = true_hu - to_hu(batch.background)
-    counts = (excess > SHOWS_HU) | (hu - clean_hu > SHOWS_HU) | (lesion_hu > LESION_HU)
-    away = (counts * (hu - clean_hu - excess).abs()).sum() / counts.sum().clamp(min=1) / ERROR_HU
+    calcium_hu = hu - clean_hu
+    counts = (excess > SHOWS_HU) | (calcium_hu > SHOWS_HU) | (lesion_hu > LESION_HU)
+    wrong = torch.where(counts, (calcium_hu - excess).abs(), calcium_hu)  # faint calcium elsewhere
+    away = wrong.sum() / counts.sum().clamp(min=1) / ERROR_HU
     score = agatston_loss(estimate, batch, settings)
     overlap = overlap_loss(hu, batch.calcium, counts)
     parts = {"absolute": away.detach(), "calcium": score.detach(), "overlap": overlap.detach()}
-    return away + settings.weight * score + OVERLAP_WEIGHT * overlap, parts
+    total = ABSOLUTE_WEIGHT * away + settings.weight * score + OVERLAP_WEIGHT * overlap
+    return total, parts
 
 
 def overlap_loss(hu: Tensor, calcium: Tensor, counts: Tensor) -> Tensor:

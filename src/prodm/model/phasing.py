@@ -16,6 +16,7 @@ Without a guess the lesion stays at the centre of what was observed, because a t
 shows in no image of what moves; only the anatomy around it tells.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ from prodm.model.placing import (
     settle,
 )
 from prodm.model.reading import look_through, read_path
-from prodm.model.resting import clean, placer_evidence
+from prodm.model.resting import clean, evidence_of_all, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
 from prodm.model.tuning import tune
@@ -53,6 +54,8 @@ STILL_HU = 300.0  # what calcium at rest has over its background, where a separa
 PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
 LEFT_HU = 20.0  # what may be left over there, grain
+GAP_SHARE = 1 / 3  # of the log-odds of a gap, against the logarithm of a lesion's voxels
+LEAST_GAP_LOG_VOXELS = 1.8  # of a lesion where tissue rests: six voxels in a gap as likely as not
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
@@ -374,10 +377,32 @@ def correct_in_place(
     if not separator.tissue_rests or separator.placer is None:
         return phased
     settled = settle_again(phased, separator.placer)
-    return [
+    again = [
         one if motion is None else looked_at(n, motion)
         for n, (one, motion) in enumerate(zip(phased, settled, strict=True))
     ]
+    return [
+        one
+        if gap_log_voxels(one, separator) >= LEAST_GAP_LOG_VOXELS
+        else Phased(block, moves, None)
+        for one, block, moves in zip(again, blocks_hu, moving, strict=True)
+    ]
+
+
+def gap_log_voxels(phased: Phased, separator: Separator) -> float:
+    """Return how many voxels a lesion has, as a logarithm, more where something is missing there.
+
+    What is missing is told by the log-odds of the slice that shows it best, and a third of them
+    counts. Infinite where no lesion was put back, or where nothing tells of gaps.
+    """
+    if phased.lesion_hu is None or separator.gaps is None:
+        return math.inf
+    lesion = phased.lesion_hu > LESION_HU
+    beside = functional.max_pool2d(lesion.float(), BESIDE_PX, 1, BESIDE_PX // 2)
+    log_odds = separator.gaps((phased.corrected_hu - phased.lesion_hu)[None])[0]
+    held = lesion.any(dim=2).any(dim=1)
+    shown = (beside * log_odds).sum(dim=(1, 2))[held] / beside.sum(dim=(1, 2))[held]
+    return math.log(int(lesion.sum())) + float(shown.max()) * GAP_SHARE
 
 
 def settle_again(phased: Sequence[Phased], placer: tuple[Predict, int]) -> list[FoundMotion | None]:
@@ -391,7 +416,7 @@ def settle_again(phased: Sequence[Phased], placer: tuple[Predict, int]) -> list[
         lesion_hu = phased[n].lesion_hu
         if lesion_hu is None:
             raise RuntimeError("a motion without a lesion is not settled again")
-        return placer_evidence(phased[n].corrected_hu - lesion_hu, lesion_hu, placer)
+        return evidence_of_all(phased[n].corrected_hu - lesion_hu, lesion_hu, placer)
 
     motions = [None if one.lesion_hu is None else one.motion for one in phased]
     return settle_motions(motions, evidence, SIMULATED_START_RAD, SHAPE_TRUST_IN_FOCUS)

@@ -38,6 +38,7 @@ VIEWS = ("clean", "lesion")
 NUM_PLACED = 3  # slices of a block that are looked at
 NUM_MAPS = 9
 MOST_WINDOWS = 64  # that are looked at together
+MOST_LOOKS = 3  # at as many slices each, of a lesion that was seen in focus
 TEMPLATE_CHANNELS = 24
 CLEAN_HU = (-200.0, 300.0)  # what a network sees of the image
 CLEAN_SCALE_HU = 200.0
@@ -125,8 +126,7 @@ def look_around(clean_hu: Tensor, refocused_hu: Tensor, num_slices: int) -> Tens
 
     Where the lesion has fewer, others fill up, which say nothing.
     """
-    energy = (refocused_hu.clamp(max=BRIGHTEST_HU) ** 2).sum(dim=(1, 2))
-    strongest = energy.argsort(descending=True)[:NUM_PLACED]
+    strongest = strongest_slices(refocused_hu)
     views = torch.stack([clean_hu, refocused_hu])
     depth = views.shape[1]
     windows = slice_windows(views, num_slices).reshape(len(VIEWS), depth, -1, *views.shape[2:])
@@ -135,6 +135,12 @@ def look_around(clean_hu: Tensor, refocused_hu: Tensor, num_slices: int) -> Tens
         empty = torch.zeros_like(seen[:1]).expand(NUM_PLACED - len(strongest), *seen.shape[1:])
         seen = torch.cat([seen, empty])
     return seen.flatten(0, 2)
+
+
+def strongest_slices(refocused_hu: Tensor) -> Tensor:
+    """Return the numbers of the slices of a block [Z, Y, X] with most of a lesion."""
+    energy = (refocused_hu.clamp(max=BRIGHTEST_HU) ** 2).sum(dim=(1, 2))
+    return energy.argsort(descending=True)[:NUM_PLACED]
 
 
 def placer_evidence(
@@ -147,6 +153,27 @@ def placer_evidence(
     views = look_around(clean_hu, refocused_hu, num_slices)
     evidence: Tensor = predict(views[None], torch.Generator())[0]  # a placer draws nothing
     return evidence
+
+
+def evidence_of_all(
+    clean_hu: Tensor,
+    lesion_hu: Tensor,
+    placer: tuple[Callable[..., Tensor], int],
+) -> Tensor:
+    """Return the evidence [33, 33] of all slices of a lesion, a few at a time.
+
+    A placer looks at the lesion as it is and along the diagonal: the errors of the two differ.
+    """
+    left = lesion_hu.clone()
+    total = torch.zeros_like(offsets()[0])
+    for _ in range(MOST_LOOKS):
+        if float(left.max()) <= LESION_HU:
+            break
+        along_diagonal = (image.transpose(-1, -2).contiguous() for image in (clean_hu, left))
+        total += placer_evidence(clean_hu, left, placer) / 2
+        total += placer_evidence(*along_diagonal, placer).T / 2
+        left[strongest_slices(left)] = 0.0
+    return total
 
 
 def placing_loss(evidence: Tensor, log_odds: Tensor, batch: Batch) -> tuple[Tensor, Parts]:
