@@ -146,16 +146,7 @@ def test_a_method_corrects_whole_scans_too() -> None:
 
 def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     files = {}
-    for kind in (
-        "prodm",
-        "prodm-phase",
-        "unet",
-        "separator",
-        "reader",
-        "focuser",
-        "placer",
-        "tuner",
-    ):
+    for kind in ("prodm", "unet", "separator", "reader", "focuser", "placer", "tuner"):
         num_levels = {"reader": 4, "tuner": 3}.get(kind, 2)
         network = NetworkSettings(
             channels=(8,) * num_levels, attention=(False,) * num_levels, num_res_blocks=1,
@@ -187,11 +178,7 @@ def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
         find_method("+".join(str(files[k]) for k in (*everything, "focuser")))
     with pytest.raises(ProdmError, match="holds a reader and no focuser"):
         find_method("+".join(str(files[k]) for k in ("separator", "reader", "reader")))
-    after_phase = find_method("+".join(map(str, [files["prodm-phase"], *list(files.values())[3:]])))
-    np.testing.assert_allclose(after_phase.correct(block, (3.0, 0.5, 0.5), 0), block, atol=1e-3)
-    with pytest.raises(ProdmError, match="learnt from a focuser and a placer"):
-        find_method(f"{files['prodm-phase']}+{files['separator']}")
-    for helper in ("focuser", "tuner", "prodm-phase"):
+    for helper in ("focuser", "tuner"):
         with pytest.raises(ProdmError, match="corrects nothing by itself"):
             find_method(str(files[helper]))
     with pytest.raises(ProdmError, match="corrects nothing by itself"):

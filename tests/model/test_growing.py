@@ -9,7 +9,7 @@ import torch
 from prodm.errors import ProdmError
 from prodm.model.baselines import ModelSettings, build_network
 from prodm.model.checkpoint import save_checkpoint
-from prodm.model.growing import deepened, starting_weights, what_fits
+from prodm.model.growing import deepened, starting_weights
 from prodm.model.network import NetworkSettings
 
 SMALL = NetworkSettings(
@@ -84,35 +84,3 @@ def test_attention_cannot_be_made_deeper() -> None:
     attentive = replace(SMALL, attention=(False, False, True))
     with pytest.raises(ProdmError, match="with attention on its levels cannot be made deeper"):
         deepened({}, {}, attentive, replace(attentive, num_res_blocks=2))
-
-
-def test_a_network_that_sees_other_things_takes_what_fits(weights: Path) -> None:
-    settings = ModelSettings(method="focuser", network=SMALL)
-    network = build_network(settings, seed=5)
-    fresh = network.state_dict()
-    before = build_network(ModelSettings(method="separator", network=SMALL), seed=0)
-    before.load_state_dict(starting_weights(weights, SMALL, before))
-    taken = starting_weights(weights, SMALL, network)
-    network.load_state_dict(taken)
-    same = {
-        name
-        for name in taken
-        if torch.equal(taken[name], before.state_dict().get(name, fresh[name]))
-    }
-    ends = {"body.conv_in.conv.weight", "body.out.2.conv.weight", "body.out.2.conv.bias"}
-    assert ends <= taken.keys() - {
-        n for n in same if taken[n].shape == before.state_dict()[n].shape
-    }
-    assert all(torch.equal(taken[name], fresh[name]) for name in ends)
-    assert len(same - ends) > 10
-
-
-def test_weights_that_were_never_used_are_not_taken() -> None:
-    state = {"used": torch.ones(2), "steps": torch.zeros(2), "ends": torch.ones(3)}
-    fresh = {"used": torch.full((2,), 5.0), "steps": torch.full((2,), 6.0), "ends": torch.ones(4)}
-    taken = what_fits(state, fresh)
-    assert torch.equal(taken["used"], state["used"])
-    assert torch.equal(taken["steps"], fresh["steps"])
-    assert torch.equal(taken["ends"], fresh["ends"])
-    with pytest.raises(ProdmError, match="nothing in common"):
-        what_fits({"other": torch.ones(2)}, fresh)

@@ -213,9 +213,9 @@ def test_blocks_that_were_seen_in_focus_settle_once_more_together(
     """Each block's own evidence is beside the place; that of both together is not."""
     shared = drift()
     blocks = [
-        Phased(tissue() + lesion(), lesion(), shared, None, lesion(), 0 * lesion()),
+        Phased(tissue() + lesion(), lesion(), shared, None, lesion()),
         Phased(moved(), lesion(), None),  # nothing was put back
-        Phased(tissue() + 2 * lesion(), lesion(), shared, None, 2 * lesion(), 0 * lesion()),
+        Phased(tissue() + 2 * lesion(), lesion(), shared, None, 2 * lesion()),
     ]
     maps = {}
     for brightest, offsets in ((700, ((3, 4), (1, 2))), (1400, ((-5, 0), (1, 2)))):
@@ -249,7 +249,7 @@ def test_a_gap_in_one_slice_makes_up_for_few_voxels() -> None:
         return log_odds[None]
 
     separator = replace(sees(spots), gaps=gaps)
-    phased = Phased(tissue() + spots, spots, drift(), None, spots, 0 * spots)
+    phased = Phased(tissue() + spots, spots, drift(), None, spots)
     assert gap_log_voxels(phased, separator) == pytest.approx(math.log(16) + 4 / 3, abs=1e-4)
     assert gap_log_voxels(Phased(moved(), spots, None), separator) == math.inf
     assert gap_log_voxels(phased, sees(spots)) == math.inf

@@ -88,6 +88,28 @@ def test_the_truth_is_in_the_frame_of_what_was_found(found: Finding) -> None:
     assert peaks[0] == peaks[1]
 
 
+def test_a_placer_is_shown_what_a_focuser_saw(
+    found: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what was refocused, and the image without that, also where it leaves too much."""
+    np.testing.assert_array_equal(found.lesion, found.views[REFOCUSED])  # there was no focuser
+    shown: list[Tensor] = []
+
+    def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        shown.append(y[:, 3 * REFOCUSED + 1, None] / 2)
+        return shown[-1]
+
+    again = find(block(), replace(BLIND, focuser=(focuser, 3)), SETTINGS, np.random.default_rng(3))
+    assert again is not None
+    lesion = again.lesion.astype(float)
+    half = again.views[REFOCUSED] / 2
+    counted = lesion > 100  # what is fainter may be grain, and is left out
+    assert counted.any()
+    np.testing.assert_allclose(lesion[counted], half[counted], atol=1)
+    # There is no tissue: half of the lesion is left over, but no more than grain where it passes.
+    assert float(np.abs(again.clean).max()) < 0.3 * float(np.abs(again.views[0]).max())
+
+
 def test_slices_without_calcium_are_left_out(found: Finding) -> None:
     assert len(found.still) < 10
     assert found.slices.min() == 1  # one slice more on either side

@@ -28,7 +28,6 @@ from prodm.training.loop import TrainingSettings, train
 from prodm.training.run import open_run
 from prodm.training.windows import WindowSettings
 
-SETTINGS_OF = {"prodm-phase": "phased"}  # where a file of settings has another name than its method
 TINY = TrainingSettings(
     model=ModelSettings(
         network=NetworkSettings(
@@ -241,13 +240,7 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("method", "motions"),
-    [
-        ("focuser", "found"),
-        ("focuser", "near"),
-        ("placer", "found"),
-        ("tuner", "found"),
-        ("prodm-phase", "found"),
-    ],
+    [("focuser", "found"), ("focuser", "near"), ("placer", "found"), ("tuner", "found")],
 )
 def test_motions_that_were_found_are_learnt_from(
     method: str, motions: str, pairs: Pairs, tmp_path: Path
@@ -255,7 +248,7 @@ def test_motions_that_were_found_are_learnt_from(
     """From the command to weights. What was found is kept, and a resumed run finds the rest."""
     run, network = tmp_path / "run", "model.network"
     small = (
-        SETTINGS_OF.get(method, method), "--set", f"windows.motions={motions}", "--workers", "1",
+        method, "--set", f"windows.motions={motions}", "--workers", "1",
         "--set", "num_steps=2", "--set", "batch_size=2",
         "--set", f"{network}.channels={[8, 16] if method != 'tuner' else [8, 16, 32]}",
         "--set", f"{network}.attention={str([False] * (3 if method == 'tuner' else 2)).lower()}",

@@ -68,7 +68,7 @@ from prodm.errors import ProdmError
     type=click.IntRange(1),
     default=4000,
     show_default=True,
-    help="Blocks that are moved, or scans that are corrected, before a network learns from them.",
+    help="Blocks that are moved, before a focuser, a placer or a tuner learns from them.",
 )
 @click.option(
     "--findings-of",
@@ -105,7 +105,7 @@ def train(
     """Train a correction on pairs.
 
     SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
-    reader, focuser, placer, tuner, phased, paper. On several GPUs start it with torchrun.
+    reader, focuser, placer, tuner, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
@@ -181,11 +181,12 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
     """Return the weights that a method looks through, or refuse those that it does not."""
     from prodm.correction.loading import PARTS, shipped_weights
 
-    sees = {"reader": 1, "tuner": 1, "focuser": 2, "placer": 2, "prodm-phase": len(PARTS)}
-    num_parts = sees.get(method, 0)
+    # How many of the parts each looks through; a placer is shown what a focuser saw.
+    looks_through = {"reader": 1, "tuner": 1, "focuser": 2, "placer": 3}
+    num_parts = looks_through.get(method, 0)
     for name, file, least in (("separator", separator, 1), ("reader", reader, 2)):
         if file is not None and num_parts < least:
-            users = ", ".join(user for user, count in sees.items() if count >= least)
+            users = ", ".join(user for user, count in looks_through.items() if count >= least)
             raise ProdmError(f"--{name} is for training {users}, and this trains a {method}")
     given = {"separator": separator, "reader": reader}
     return [given.get(name) or shipped_weights(name) for name in PARTS[:num_parts]]

@@ -5,7 +5,6 @@ What does not fit is refused by name. Importing this module loads no torch.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> C
     """
     from prodm.model.baselines import METHODS as TRAINED
     from prodm.model.checkpoint import load_network
-    from prodm.model.consistency import LOOSE, Phases
+    from prodm.model.consistency import Phases
 
     walking = load_network(weights)
     phased = load_phase(*parts, tissue_rests=tissue_rests)
@@ -42,14 +41,9 @@ def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> C
     if not TRAINED[method].walks:
         raise ProdmError(f"{weights} holds a {method}, which does not walk; the phase joins a walk")
     _check_size(walking, weights.name)
-    separator = phased.separator
-    if method == "prodm-phase":
-        if separator.focuser is None or separator.gaps is None:
-            raise ProdmError(f"{weights} learnt from a focuser and a placer; name both with it")
-        separator = replace(separator, limits=LOOSE) if tissue_rests else separator
     return ConsistentCorrector(
         model=(walking.settings, walking.network),
-        phases=Phases(separator),
+        phases=Phases(phased.separator),
         num_slices=max(walking.settings.network.num_slices, phased.num_slices),
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),
@@ -144,8 +138,6 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method == "prodm-phase":
-        raise ProdmError(f"{file_name} sees what the phase found, and corrects nothing without it")
     if settings.method in ("separator", "reader", "focuser", "placer", "tuner"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")

@@ -225,7 +225,7 @@ def _trained(
     trained = load_network(weights)
     if trained.settings.method == "separator":
         return _phased([weights], name, source, tissue_rests)
-    if trained.settings.method in ("prodm-phase", "reader", "focuser", "placer", "tuner"):
+    if trained.settings.method in ("reader", "focuser", "placer", "tuner"):
         raise ProdmError(
             f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
         )

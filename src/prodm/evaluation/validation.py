@@ -11,17 +11,9 @@ from prodm.evaluation.metrics import Outcome, Summary, judge, measure, summarise
 from prodm.evaluation.patches import Patch, correct_and_judge, load_patches
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
-from prodm.model.consistency import LOOSE, finish
 from prodm.model.motions import FoundMotion
-from prodm.model.phasing import (
-    Separator,
-    correct_hu_by_phase,
-    correct_scan,
-    in_focus,
-    separate_by_network,
-)
+from prodm.model.phasing import Separator, correct_hu_by_phase, in_focus, separate_by_network
 from prodm.model.sampler import correct_blocks
-from prodm.model.search import SearchSettings
 from prodm.pairs.store import Pairs
 
 # What helps a separator is measured by the correction that it then makes.
@@ -53,8 +45,6 @@ def validator(
         def correct(moving_hu: NDArray[np.float32]) -> NDArray[np.float32]:
             if method == "separator":
                 return one_by_one(moving_hu, Separator(predict, num_slices))
-            if method == "prodm-phase" and separator is not None:
-                return finished_one_by_one(moving_hu, separator, (predict, num_slices))
             if method in HELPERS and separator is not None:
                 return one_by_one(moving_hu, HELPERS[method](separator, (predict, num_slices)))
             return correct_hu(predict, moving_hu, num_slices, num_jumps=num_jumps, seed=seed)
@@ -64,18 +54,6 @@ def validator(
             return np.concatenate(
                 [correct_hu_by_phase(patch[None], phased, seed=seed) for patch in moving_hu]
             )
-
-        def finished_one_by_one(
-            moving_hu: NDArray[np.float32], phased: Separator, last: tuple[Predict, int]
-        ) -> NDArray[np.float32]:
-            """Correct patches of as many scans by phase, and by a network that sees the result."""
-            phased = replace(phased, limits=LOOSE)
-            generator = torch.Generator().manual_seed(seed)
-            finished = []
-            for block in torch.from_numpy(moving_hu):
-                (one,) = correct_scan(block[None], phased, SearchSettings(), generator)
-                finished.append(finish(block, one, phased, last, generator, num_jumps))
-            return torch.stack(finished).numpy()
 
         if method == "reader" and separator is not None:
             reading = replace(separator, reader=(predict, num_slices))

@@ -6,8 +6,6 @@ is the noise. For the bridge both have the same objective. A network that folds 
 channels than a window has noise values at each place, and cannot pass the noise through.
 
     prodm         the bridge with the settings as given
-    prodm-phase   the bridge with what the phase found beside its state
-                  (``prodm.model.finishing``); what ships
     prodm-paper   as printed: m = 2, volume loss with tau = 60 HU, lambda = 20
     bbdm          the bridge as published (Li et al., CVPR 2023), without a calcium loss. Its noise,
                   d = 2 a (1 - a), is for images in [-1, 1]; on [0, 1] that is m = 0.5.
@@ -46,9 +44,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prodm.errors import ProdmError
-from prodm.model import normalise
 from prodm.model.bridge import BrownianBridge
-from prodm.model.finishing import Finisher, finishing_loss
 from prodm.model.focusing import Focuser, focusing_loss
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
@@ -58,7 +54,7 @@ from prodm.model.sampler import Between, SamplingSettings, no_change, normal_lik
 from prodm.model.separation import background_and_still, separation_loss
 from prodm.model.tuning import Tuner, tuning_loss
 
-AnyNetwork = CorrectionNetwork | MotionReader | Focuser | Placer | Tuner | Finisher
+AnyNetwork = CorrectionNetwork | MotionReader | Focuser | Placer | Tuner
 
 
 @dataclass(frozen=True)
@@ -380,32 +376,6 @@ def tuner_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player,
     return (Player("network", network, loss),)
 
 
-def finisher_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
-    """A random step of the bridge, as ``bridge_players``, given what the phase found."""
-    bridge = settings.bridge
-
-    def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
-        if batch.views is None:
-            raise ProdmError("this network learns from scans that were corrected by phase")
-        t = _random_steps(batch.still, 1, bridge.num_steps, generator)
-        xt = bridge.diffuse(batch.still, batch.moving, t, normal_like(batch.still, generator))
-        return finishing_loss(network(xt, batch.views, t), batch, settings.loss)
-
-    return (Player("network", network, loss),)
-
-
-def finisher_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
-    """Walk the bridge back from the moving image, the first of the views in ``request.y``."""
-    views = request.y
-    return walk(
-        settings.bridge,
-        lambda xt, y, t: request.between(network(xt, views, t)),
-        normalise(views[:, : settings.network.num_slices]),
-        settings.sampling.descent(settings.bridge, request.num_jumps),
-        generator=request.generator if settings.sampling.fresh_noise else None,
-    )
-
-
 def direct_predict(settings: ModelSettings, network: Network, request: Request) -> Tensor:
     """Return what a network answers to what it is shown, ``request.y``."""
     return _call_once(network, request.y)
@@ -424,7 +394,6 @@ class Method:
 _ONE_CALL = partial(CorrectionNetwork, takes_state=False)
 METHODS: dict[str, Method] = {
     "prodm": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
-    "prodm-phase": Method(Finisher, finisher_players, finisher_predict, walks=True),
     "prodm-paper": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
     "bbdm": Method(CorrectionNetwork, bridge_players, bridge_predict, walks=True),
     "ddpm": Method(CorrectionNetwork, ddpm_players, ddpm_predict, walks=True),

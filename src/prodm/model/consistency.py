@@ -12,12 +12,6 @@ where no motion explains what is seen. It also rises where x0^ has more calcium 
 motion keeps the sum: a network that paints is not believed. Windows of one block share its motion.
 A block in which the separator sees nothing move, or whose motion is rest, stays as it is, whatever
 the network would paint into it.
-
-A network that learnt from what the phase finds (``prodm.model.finishing``) is shown all of it
-instead, and its answer counts: it can only change how much calcium there is around what was put
-back. It is shown more than the phase would believe by itself (``LOOSE``), and what it leaves of a
-lesion must still be one (``FINISHED``). Where tissue moves along it is not asked, and the phase
-counts as far as it is trusted.
 """
 
 import hashlib
@@ -29,19 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prodm.errors import ProdmError
-from prodm.model import HIGH_HU, LOW_HU, normalise, to_hu
-from prodm.model.baselines import ModelSettings, Predict, build_predict
-from prodm.model.finishing import CLEAN, LESION, LESION_HU, VIEWS
-from prodm.model.focusing import detail, undone
+from prodm.model import HIGH_HU, LOW_HU, normalise
+from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import (
     LEAST_MOVING_HU,
-    Limits,
     Phased,
     Separator,
     correct_scan,
-    moves_here,
     trust,
 )
 from prodm.model.sampler import may_hold_calcium, slice_windows
@@ -50,9 +39,6 @@ from prodm.runs import Progress, no_progress
 
 MOST_BLOCKS = 16  # that are walked together
 TRUSTED = (0.1, 0.5)  # share explained at which the phase begins to count, and counts fully
-
-LOOSE = Limits(voxels=6, smoother_hu=200.0, smoother_share=0.03)  # of what a network is shown
-FINISHED = Limits(voxels=6, smoother_hu=200.0, smoother_share=0.03)  # of what it leaves
 
 
 @dataclass(eq=False)
@@ -147,13 +133,6 @@ def correct_consistently(
     results = []
     scan = torch.from_numpy(blocks_hu)
     all_phased = phases(scan, generator, progress)
-    if settings.method == "prodm-phase":
-        last = (build_predict(settings, network), settings.network.num_slices)
-        finished = [
-            finish(block, one, phases.separator, last, generator, num_jumps)
-            for block, one in zip(scan, all_phased, strict=True)
-        ]
-        return torch.stack(finished).numpy()
     for first, blocks in zip(
         range(0, len(scan), MOST_BLOCKS), torch.split(scan, MOST_BLOCKS), strict=True
     ):
@@ -172,51 +151,3 @@ def correct_consistently(
         results.append(step.result_hu)
     corrected: NDArray[np.float32] = torch.cat(results).numpy()
     return corrected
-
-
-def finish(
-    block_hu: Tensor,
-    phased: Phased,
-    separator: Separator,
-    network: tuple[Predict, int],
-    generator: torch.Generator,
-    num_jumps: int | None = None,
-) -> Tensor:
-    """Return a block [Z, Y, X] as a network that sees what the phase found leaves it."""
-    if not separator.tissue_rests:
-        return torch.lerp(block_hu, phased.corrected_hu, _share(phased))
-    if phased.lesion_hu is None or phased.motion is None:
-        return phased.corrected_hu
-    predict, num_slices = network
-    views = look_last(block_hu, phased, separator)
-    held = torch.nonzero((views[LESION] > LESION_HU).any(dim=(1, 2))).flatten()
-    wanted = torch.arange(max(int(held[0]) - 1, 0), min(int(held[-1]) + 2, len(block_hu)))
-    windows = slice_windows(views, num_slices).reshape(*views.shape[:2], -1, *views.shape[2:])
-    seen = predict(windows[:, wanted].transpose(0, 1).flatten(1, 2), generator, num_jumps)
-    finished = views[CLEAN].clone()
-    finished[wanted] = to_hu(seen[:, num_slices // 2])
-    calcium = finished - views[CLEAN]
-    if not moves_here(block_hu, calcium, phased.motion.apply(calcium), FINISHED):
-        return block_hu
-    return finished
-
-
-def look_last(block_hu: Tensor, phased: Phased, separator: Separator) -> Tensor:
-    """Return the views [6, Z, Y, X] of a block [Z, Y, X] in which the phase put a lesion back."""
-    if (
-        phased.lesion_hu is None
-        or phased.motion is None
-        or phased.odds is None
-        or separator.gaps is None
-    ):
-        raise ProdmError("a last look needs a placer, and a lesion that a focuser saw")
-    clean = phased.corrected_hu - phased.lesion_hu
-    views = {
-        "seen": block_hu,
-        "clean": clean,
-        "lesion": phased.lesion_hu,
-        "detail": undone(detail(block_hu), phased.motion),
-        "gap": separator.gaps(clean[None])[0],
-        "odds": phased.odds,
-    }
-    return torch.stack([views[name] for name in VIEWS])

@@ -29,29 +29,11 @@ def starting_weights(path: Path, new: NetworkSettings, network: nn.Module) -> di
     trained = load_network(path)
     state, old = trained.network.state_dict(), trained.settings.network
     if old == new:
-        return what_fits(state, network.state_dict())
+        return state
     differs_in_more = replace(old, num_res_blocks=new.num_res_blocks) != new
     if differs_in_more or new.num_res_blocks < old.num_res_blocks:
         raise ProdmError(f"the weights in {path} are of a network of another size")
     return deepened(state, network.state_dict(), old, new)
-
-
-def what_fits(state: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a network of the same size, which may see or say other things.
-
-    Its first and last layers are then untrained, and so is what was not used: weights that are all
-    zero, as those of steps in a network that was called at one step alone.
-    """
-    if all(name in state and state[name].shape == value.shape for name, value in fresh.items()):
-        return dict(state)
-    fits = {
-        name
-        for name, value in fresh.items()
-        if name in state and state[name].shape == value.shape and bool(state[name].any())
-    }
-    if not fits:
-        raise ProdmError("these weights are of a network that has nothing in common with this one")
-    return {name: state[name] if name in fits else value for name, value in fresh.items()}
 
 
 def deepened(

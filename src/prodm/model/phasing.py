@@ -48,6 +48,9 @@ from prodm.model.tuning import tune
 from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
+LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
+SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
+SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
@@ -59,15 +62,6 @@ LEAST_GAP_LOG_VOXELS = 1.8  # of a lesion where tissue rests: six voxels in a ga
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a lesion that was seen in focus must have to be put back."""
-
-    voxels: int = 14  # with fewer it may be grain
-    smoother_hu: float = 700.0  # what the image gains without a lesion that moves in it,
-    smoother_share: float = 0.1  # as a share of what it could add
-
-
 @dataclass(frozen=True, eq=False)
 class Phased:
     """A block [Z, Y, X] corrected by phase, in HU."""
@@ -76,8 +70,7 @@ class Phased:
     moving_hu: Tensor  # what was taken to move
     motion: FoundMotion | None  # None where nothing was found to move
     refocused_hu: Tensor | None = None  # what moves, in focus, where that is known already
-    lesion_hu: Tensor | None = None  # what a focuser saw and was put in its place,
-    odds: Tensor | None = None  # and a separator's odds that calcium rests there
+    lesion_hu: Tensor | None = None  # what a focuser saw and was put in its place
 
     @property
     def explained(self) -> float:
@@ -102,7 +95,6 @@ class Separator:
     tuner: tuple[Predict, int] | None = None  # and a tuner
     gaps: Callable[[Tensor], Tensor] | None = None  # where calcium was taken out, for a placer
     tissue_rests: bool = True  # and so tells where calcium belongs; see ``prodm.model.placing``
-    limits: Limits = Limits()
 
     def look(self, windows: Tensor) -> Tensor:
         """Return what a reader is shown of windows [B, k, Y, X] (``look_through``)."""
@@ -166,10 +158,10 @@ def put_in_focus(
         return Phased(in_focus(block_hu, moving_hu, motion), moving_hu, motion)
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    if not moves_here(block_hu, still, motion.apply(still), separator.limits):
+    if not moves_here(block_hu, still, motion.apply(still)):
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
-    return Phased(corrected, moving_hu, motion, views[REFOCUSED], still, odds)
+    return Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
 
 
 def look_for_hidden(
@@ -192,21 +184,21 @@ def look_for_hidden(
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
     seen = motion.apply(still)
-    if not moves_here(block_hu, still, seen, separator.limits):
+    if not moves_here(block_hu, still, seen):
         return at_rest
-    return Phased(block_hu - seen + still, seen, motion, still, still, odds)
+    return Phased(block_hu - seen + still, seen, motion, still, still)
 
 
-def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor, limits: Limits) -> bool:
+def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
     """Tell whether a lesion, given at rest and as it would be seen, moves in a block [Z, Y, X].
 
     It does where it is more than grain and the image is smoother without it
     (``prodm.model.clearing``).
     """
-    if int((still_hu > LESION_HU).sum()) < limits.voxels:
+    if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS:
         return False
     gained_hu, share = smoother(block_hu, seen_hu)
-    return gained_hu >= limits.smoother_hu and share >= limits.smoother_share
+    return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
 
 
 def may_move(moving_hu: Tensor) -> bool:

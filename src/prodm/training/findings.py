@@ -9,7 +9,9 @@ found is kept, one file for each:
 
     views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
                               in HU, and odds in thousandths
-    clean       [Z, Y, X]     the image without the lesion that moves, in HU
+    lesion      [Z, Y, X]     the lesion that a placer is shown, in HU: what a focuser saw, where
+                              there is one, else what was refocused
+    clean       [Z, Y, X]     the image without that lesion as it moves, in HU
     still       [Z, Y, X]     the true calcium over its background, in HU
     background  [Z, Y, X]     in HU
     spacing_mm  [3]
@@ -34,13 +36,14 @@ from scipy import ndimage
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.families import draw_motions
-from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, look_again
+from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, focus, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
-from prodm.model.motions import FoundMotion, place
+from prodm.model.motions import FoundMotion, place, without_grain
 from prodm.model.phasing import (
     STILL_HU,
     Separator,
     find_motion,
+    put_back,
     separate_by_network,
 )
 from prodm.model.placing import place_of
@@ -65,6 +68,7 @@ class Finding:
     """What was found in one block; images are int16."""
 
     views: NDArray[np.int16]
+    lesion: NDArray[np.int16]
     clean: NDArray[np.int16]
     still: NDArray[np.int16]
     background: NDArray[np.int16]
@@ -136,14 +140,18 @@ def find(
     if float(whole.abs().max()) > MOST_OFF_PX:
         return None
     views = look_again(seen, moving, odds, motion)
-    without_lesion = clean(seen, views[REFOCUSED], motion)
+    lesion, without_lesion = views[REFOCUSED], clean(seen, views[REFOCUSED], motion)
+    if separator.focuser is not None:
+        lesion = without_grain(focus(views, *separator.focuser))
+        without_lesion = put_back(seen, moving, lesion, motion) - lesion
     views[VIEWS.index("odds")] /= ODDS_UNIT
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
-        views=as_int16(views),
-        clean=as_int16(without_lesion),
-        still=as_int16(cut(calcium, off_px)),
-        background=as_int16(cut(background, off_px)),
+        views=_as_int16(views),
+        lesion=_as_int16(lesion),
+        clean=_as_int16(without_lesion),
+        still=_as_int16(cut(calcium, off_px)),
+        background=_as_int16(cut(background, off_px)),
         spacing_mm=np.array(block.row.spacing_mm, dtype=np.float32),
         place=np.array(off_px, dtype=np.int16),
     )
@@ -190,6 +198,7 @@ def _trimmed(found: Finding) -> Finding:
     return replace(
         found,
         views=found.views[:, kept],
+        lesion=found.lesion[kept],
         clean=found.clean[kept],
         still=found.still[kept],
         background=found.background[kept],
@@ -222,8 +231,8 @@ def draw_findings(
         calcium = (still > 0) & (background + still >= CALCIUM_THRESHOLD_HU)
         sample = {
             "views": views[:, around.clip(0, views.shape[1] - 1)].flatten(0, 1),
-            "still": in_units(background + still),
-            "background": in_units(background),
+            "still": _in_units(background + still),
+            "background": _in_units(background),
             "calcium": torch.from_numpy(calcium),
         }
         for name, image in sample.items():
@@ -257,9 +266,9 @@ def draw_places(
         rng = np.random.default_rng([*seed, n])
         found = findings[int(rng.integers(len(findings)))]
         mirrors = rng.random(3) < 0.5
-        refocused, clean_hu, still, background = (
+        lesion, clean_hu, still, background = (
             torch.from_numpy(mirror(image, mirrors).astype(np.float32))
-            for image in (found.views[REFOCUSED], found.clean, found.still, found.background)
+            for image in (found.lesion, found.clean, found.still, found.background)
         )
         place = found.place * np.where(mirrors[:2], -1, 1)
         place = place[::-1] if mirrors[2] else place
@@ -268,15 +277,15 @@ def draw_places(
         left_over = inside * (clean_hu - _shifted(background, place))
         elsewhere, shown = rng.integers(-MOST_AWAY_PX, MOST_AWAY_PX + 1, (2, 2))
         clean_hu = clean_hu - left_over + _shifted(left_over, elsewhere)
-        refocused = _shifted(refocused, shown)
+        lesion = _shifted(lesion, shown)
         taken_out, _ = (
-            look_around(_shifted(still, place), refocused, 1)
+            look_around(_shifted(still, place), lesion, 1)
             .reshape(NUM_PLACED, 2, *still.shape[1:])
             .unbind(dim=1)
         )
         samples.append(
             {
-                "views": look_around(clean_hu, refocused, num_slices),
+                "views": look_around(clean_hu, lesion, num_slices),
                 "still": taken_out / (HIGH_HU - LOW_HU),
                 "calcium": taken_out != 0,
                 "spacing_mm": torch.from_numpy(found.spacing_mm),
@@ -300,13 +309,12 @@ def _along(image: torch.Tensor, by_px: NDArray[np.integer[Any]]) -> list[tuple[i
     return [*zip(by_px.tolist(), image.shape[-2:], strict=True)]
 
 
-def in_units(hu: NDArray[np.float32]) -> torch.Tensor:
+def _in_units(hu: NDArray[np.float32]) -> torch.Tensor:
     """Return HU as networks have it, but not clipped: dense calcium counts in full."""
     return torch.from_numpy((hu - LOW_HU) / (HIGH_HU - LOW_HU))
 
 
-def as_int16(image: torch.Tensor) -> NDArray[np.int16]:
-    """Return an image as it is kept."""
+def _as_int16(image: torch.Tensor) -> NDArray[np.int16]:
     limits = np.iinfo(np.int16)
     rounded: NDArray[np.int16] = image.round().clamp(limits.min, limits.max).short().numpy()
     return rounded

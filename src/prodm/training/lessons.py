@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from prodm.model.losses import Batch
-from prodm.training.corrections import Correction, draw_correction, draw_corrections
 from prodm.training.findings import Finding, draw_finding, draw_findings, draw_places
 from prodm.training.kept import Make
 from prodm.training.scenes import Scene, draw_scene, draw_scenes
@@ -23,6 +22,5 @@ class Lesson:
 LESSONS: dict[str, Lesson] = {
     "focuser": Lesson(Finding, draw_finding, draw_findings),
     "placer": Lesson(Finding, draw_finding, draw_places),
-    "prodm-phase": Lesson(Correction, draw_correction, draw_corrections),
     "tuner": Lesson(Scene, draw_scene, draw_scenes),
 }
