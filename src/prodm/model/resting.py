@@ -169,9 +169,9 @@ def evidence_of_all(
     for _ in range(MOST_LOOKS):
         if float(left.max()) <= LESION_HU:
             break
-        along_diagonal = (image.transpose(-1, -2).contiguous() for image in (clean_hu, left))
         total += placer_evidence(clean_hu, left, placer) / 2
-        total += placer_evidence(*along_diagonal, placer).T / 2
+        mirrored, left_mirrored = (image.transpose(-1, -2) for image in (clean_hu, left))
+        total += placer_evidence(mirrored, left_mirrored, placer).T / 2
         left[strongest_slices(left)] = 0.0
     return total
 
