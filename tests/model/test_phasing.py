@@ -255,6 +255,37 @@ def test_a_gap_in_one_slice_makes_up_for_few_voxels() -> None:
     assert gap_log_voxels(phased, sees(spots)) == math.inf
 
 
+def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """First where it is, then two columns farther; a block that rests has no part in it."""
+    behind = Separation(
+        torch.stack([moved() - drift().apply(lesion()), tissue()]),
+        torch.zeros(2, *lesion().shape),
+    )
+    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift(), None])
+    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
+    settled: list[list[FoundMotion | None]] = []
+
+    def settle(motions: list[FoundMotion | None], *_: object) -> list[FoundMotion | None]:
+        off_px = 2.0 * len(settled)
+        settled.append([None if one is None else one.translated(off_px, 0.0) for one in motions])
+        return settled[-1]
+
+    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return torch.zeros(1, 33, 33)
+
+    monkeypatch.setattr(phasing, "settle_motions", settle)
+    separator = replace(sees(lesion()), placer=(placer, 3))
+    blocks = torch.stack([moved(), tissue()])
+    first, second = correct_scan(blocks, separator, KNOWN_START, generator())
+    assert len(settled) == 2
+    assert first.motion is settled[1][0]
+    assert settled[1][1] is None
+    assert torch.equal(second.corrected_hu, tissue())
+
+
 @pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
 def test_a_lesion_is_put_back_where_something_is_missing(
     monkeypatch: pytest.MonkeyPatch, log_odds: float, is_put_back: bool
