@@ -401,6 +401,6 @@ def test_a_large_scan_is_scored_in_under_a_second() -> None:
     hu[:, 100:400, 250:260] = 300
     image = Volume(hu, Grid((60, 512, 512), SPACING_MM))
     region = everywhere(image)
-    started = time.perf_counter()
+    started = time.process_time()  # its own time, whatever else the machine does meanwhile
     score(image, region)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
