@@ -158,11 +158,18 @@ def test_what_was_read_of_all_blocks_is_averaged_and_counts_by_its_dark_streaks(
 ) -> None:
     """A block without dark streaks, or one that was read to rest, says little of the motion."""
     read: list[Tensor] = []
+    own: list[list[Tensor]] = []
 
     def remembered(
-        blocks: object, settings: object, draws: object, path: Tensor, images: object
+        blocks: object,
+        settings: object,
+        draws: object,
+        path: Tensor,
+        images: object,
+        own_paths: list[Tensor],
     ) -> object:
         read.append(path)
+        own.append(own_paths)
         return [true]
 
     monkeypatch.setattr(finding, "search_together", remembered)
@@ -174,6 +181,9 @@ def test_what_was_read_of_all_blocks_is_averaged_and_counts_by_its_dark_streaks(
     torch.testing.assert_close(read[0], path_of(true))
     find_motions(moving[:2], [path_of(true), path_of(drift(0.0, 0.0))], SEARCH, generator())
     torch.testing.assert_close(read[1], path_of(true))
+    find_motions(moving[:1], [path_of(true)], SEARCH, generator())
+    assert [len(paths) for paths in own] == [2, 2, 0]  # those with dark streaks; of one, the mean
+    assert torch.equal(sum(own[1][1:], own[1][0]), path_of(true) + path_of(drift(0.0, 0.0)))
 
 
 def test_dense_calcium_without_dark_streaks_is_not_asked_for_the_motion(

@@ -156,6 +156,24 @@ def test_a_reader_that_is_wrong_leaves_the_motions_that_were_drawn(family: type)
     assert float(found.refocus(moving).max()) > 0.85 * float(lesions().max())
 
 
+def test_what_was_read_in_one_block_is_a_start_where_the_mean_is_wrong() -> None:
+    true = applied(Oscillation((6.0, 4.0, 0.0), phase_rad=0.7))
+    moving = true.apply(lesions())
+    few = SearchSettings(
+        num_draws=1, kept_per_family=1, num_first_steps=1, num_steps=1, start_rad=0.0
+    )
+    rest = torch.zeros(2, NUM_ANGLES)
+    own = torch.stack([true.shift_at(angles_rad()), torch.zeros(NUM_ANGLES)])
+
+    def error_px(own_paths: list[Tensor]) -> float:
+        found = search_together([moving], few, seeded(), rest, own_paths=own_paths)
+        moves = next(one for one in found if not one.is_rest)
+        shape = without_translation(moves.shift_at(angles_rad()) - true.shift_at(angles_rad()))
+        return float(shape.square().mean().sqrt())
+
+    assert error_px([own]) < 0.5 < error_px([])
+
+
 def test_still_lesions_stay() -> None:
     found = search(lesions(), SearchSettings(least_dips=0.0), seeded())[0]
     still = found.refocus(lesions())

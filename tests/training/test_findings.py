@@ -29,6 +29,7 @@ from prodm.training.findings import (
     draw_places,
     find,
     nearly,
+    swapped,
 )
 from prodm.training.kept import load_kept
 from prodm.training.windows import Block, WindowSettings, draw_trajectory
@@ -207,6 +208,59 @@ def test_what_was_wrongly_taken_to_move_rests_where_it_is_seen(
     assert result is not None
     assert not result.still.any()
     assert result.place.tolist() == [-5, 3]
+
+
+def test_swapped_calcium_lies_on_the_tissue_of_the_other_block() -> None:
+    ours = block()
+    theirs = replace(
+        ours,
+        row=replace(ours.row, scan="other"),
+        background=np.full(STORED_SHAPE, 40, np.int16),
+        still=np.full(STORED_SHAPE, 999, np.int16),
+        calcium=np.ones(STORED_SHAPE, np.bool_),
+    )
+    results = [swapped(ours, theirs, np.random.default_rng(seed)) for seed in range(20)]
+    made = [one for one in results if one is not None]
+    assert len(made) == 20
+    brighter = [float(np.ptp(one.still) / np.ptp(ours.still)) for one in made]
+    assert 0.8 < np.exp(np.mean(np.log(brighter))) < 1.25
+    assert np.std(np.log(brighter)) > 0.1
+    for one, scale in zip(made, brighter, strict=True):
+        assert one.row.scan == "other"
+        assert one.background is theirs.background
+        excess = one.still.astype(float) - 40
+        np.testing.assert_allclose(excess.sum(), scale * ours.still.sum(), rtol=0.02)
+        assert one.calcium.any()
+        assert (one.still[one.calcium] >= 130).all()
+    assert len({tuple(np.argwhere(one.still == one.still.max())[0]) for one in made}) > 3
+
+
+def test_calcium_is_swapped_only_where_voxels_are_alike_and_some_is_left() -> None:
+    ours, rng = block(), np.random.default_rng(0)
+    coarse = replace(ours, row=replace(ours.row, spacing_x_mm=0.7))
+    assert swapped(ours, coarse, rng) is None
+    lung = replace(ours, background=np.full(STORED_SHAPE, -5000, np.int16))
+    assert swapped(ours, lung, rng) is None
+    free = replace(ours, still=ours.background, calcium=np.zeros(STORED_SHAPE, np.bool_))
+    assert swapped(free, ours, rng) is free
+
+
+def test_a_share_of_the_findings_has_swapped_calcium(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Block] = []
+
+    def remembered(one: Block, *_: object) -> str:
+        asked.append(one)
+        return "found"
+
+    monkeypatch.setattr(findings, "find", remembered)
+    ours = block()
+    for share in (0.0, 0.5, 1.0):
+        asked.clear()
+        settings = replace(SETTINGS, swapped_share=share)
+        for n in range(40):
+            draw_finding([ours], BLIND, settings, (0, n))
+        same = sum(one is ours for one in asked)
+        assert (same == 40 * (1 - share)) if share != 0.5 else (10 < same < 30)
 
 
 def test_a_motion_near_the_truth_is_off_by_a_whole_number_of_pixels() -> None:

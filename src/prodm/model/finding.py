@@ -71,6 +71,7 @@ def find_motions(
         _seeded(seed),
         path,
         None if images is None else [images[n] for n in telling],
+        [read for n in telling if (read := paths[n]) is not None] if len(telling) > 1 else [],
     )[0]
     for n, block in seen.items():
         progress(n, len(moving))

@@ -18,7 +18,7 @@ shows in no image of what moves; only the anatomy around it tells.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -317,6 +317,8 @@ def correct_scan(
     paths = {n: separator.read(moving[n], seen.still_hu[n]) for n in shown}
     if separator.reader is not None:
         generator = torch.Generator().manual_seed(SEARCH_SEED)
+    if separator.tissue_rests and settings.start_rad is None:
+        settings = replace(settings, start_rad=SIMULATED_START_RAD)
     motions = find_motions(
         [moving[n] if n in paths else None for n in range(len(blocks_hu))],
         [paths.get(n) for n in range(len(blocks_hu))],

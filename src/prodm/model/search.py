@@ -56,15 +56,15 @@ BORDER_PX = 4
 FAINT_HU = 10.0
 FAINT_SHARE = 0.02  # of the energy of the strongest slice
 AT_ONCE = 50
-NUM_CLEAREST = 1  # motions that are improved besides the likeliest, at most
+NUM_CLEAREST = 3  # motions that are improved besides the likeliest, at most
 
 
 @dataclass(frozen=True)
 class SearchSettings:
     """How hard to look."""
 
-    num_draws: int = 200
-    kept_per_family: int = 2
+    num_draws: int = 600
+    kept_per_family: int = 3
     num_first_steps: int = 10
     num_steps: int = 20
     step_px: float = 0.3
@@ -122,11 +122,13 @@ def search_together(
     generator: torch.Generator,
     path: Tensor | None = None,
     images: Sequence[Tensor] | None = None,
+    own_paths: Sequence[Tensor] = (),
 ) -> list[FoundMotion]:
     """Return the motions that may have moved what moves in blocks [Z, Y, X], the likeliest first.
 
-    Rest is among them. ``path`` is what a reader saw in all of them, where there is one, and
-    ``images`` are the blocks themselves.
+    Rest is among them. ``path`` is what a reader saw in all of them, where there is one,
+    ``images`` are the blocks themselves, and ``own_paths`` what a reader saw in each: where most
+    are read badly, one may still be a better start than their mean.
     """
     start_rad = 0.0 if settings.start_rad is None else settings.start_rad
     rest = FoundMotion(torch.zeros(NUM_VIEWS), start_rad, cost=-1.0)
@@ -143,8 +145,8 @@ def search_together(
     costs = torch.stack([_flat_costs(one.image, motions) for one in seen])
     kept = settings.kept_per_family
     motions = _best_of_families(motions, _together(costs, still, weights), kept)
-    if path is not None:
-        motions = joined(fit_motions(path, settings.start_rad), motions)
+    for read in (*([] if path is None else [path]), *own_paths):
+        motions = joined(fit_motions(read, settings.start_rad), motions)
     if len(seen) > 1:  # of many candidates, most need no more than a look
         costs = _costs(seen, motions)
         motions = _best_of_families(motions, _together(costs, still, weights), 2 * kept)

@@ -61,6 +61,8 @@ CARRIED_PX = 6.0  # how far around
 TYPICAL_ERROR_PX = 0.3  # of s up to a translation: the median of what the blocks of a scan find,
 ERROR_SPREAD = 0.8  # and the standard deviation of its logarithm
 PLACE_ERROR_PX = 1.5  # standard deviation of the place, along x and along y
+MOST_SPACING_RATIO = 0.2  # of blocks whose calcium may be swapped, as a logarithm
+BRIGHTER = 0.3  # standard deviation of the logarithm of how bright swapped calcium is
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +93,34 @@ def draw_finding(
     In blocks without calcium none should be found, and it takes many of them until one is. So
     ``settings.calcium_share`` is kept among the findings, not among the blocks that are looked at.
     """
-    return until_made(
-        blocks, settings, seed, lambda block, rng: find(block, separator, settings, rng)
-    )
+
+    def made(block: Block, rng: np.random.Generator) -> Finding | None:
+        chosen: Block | None = block
+        if settings.swapped_share and rng.random() < settings.swapped_share:
+            chosen = swapped(block, blocks[int(rng.integers(len(blocks)))], rng)
+        return None if chosen is None else find(chosen, separator, settings, rng)
+
+    return until_made(blocks, settings, seed, made)
+
+
+def swapped(block: Block, other: Block, rng: np.random.Generator) -> Block | None:
+    """Return the tissue of another block with the calcium of this one, brighter or fainter.
+
+    So few patients make many, for a network that does not ask where calcium belongs. A block
+    without calcium stays as it is; None where the other's spacing differs too much, or where none
+    of the calcium reaches the threshold.
+    """
+    if not len(block.calcium_slices):
+        return block
+    for ours, theirs in zip(block.row.spacing_mm, other.row.spacing_mm, strict=True):
+        if abs(math.log(ours / theirs)) > MOST_SPACING_RATIO:
+            return None
+    mirrors = rng.random(3) < 0.5
+    excess = mirror(block.still.astype(np.float32) - block.background, mirrors)
+    brighter = math.exp(BRIGHTER * rng.standard_normal())
+    still = np.rint(other.background + brighter * excess).astype(np.int16)
+    calcium = mirror(block.calcium, mirrors) & (still >= CALCIUM_THRESHOLD_HU)
+    return replace(other, still=still, calcium=calcium) if calcium.any() else None
 
 
 def find(

@@ -48,13 +48,20 @@ class WindowSettings:
     flips: bool = True  # mirror and transpose the still block first
     motions: Literal["found", "near"] = "found"  # of ``prodm.training.findings``
     carried_share: float = 0.3  # of findings whose tissue moves with its calcium
+    swapped_share: float = 0.0  # of findings with the calcium of another block
     offsets: bool = True  # the window lies anywhere in its block, else in the middle
 
     def __post_init__(self) -> None:
         largest = min(STORED_SHAPE[1:])
         if not 0 < self.size <= largest:
             raise ProdmError(f"windows can be 1 to {largest} pixels wide, got {self.size}")
-        for name in ("calcium_share", "rest_share", "random_start_share", "carried_share"):
+        for name in (
+            "calcium_share",
+            "rest_share",
+            "random_start_share",
+            "carried_share",
+            "swapped_share",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ProdmError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
 
