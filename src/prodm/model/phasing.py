@@ -49,6 +49,7 @@ from prodm.runs import Progress, no_progress
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
+LEAST_PEAK_HU = 240.0  # of the same over its background; what is fainter may be tissue
 SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
 SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
@@ -192,10 +193,10 @@ def look_for_hidden(
 def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
     """Tell whether a lesion, given at rest and as it would be seen, moves in a block [Z, Y, X].
 
-    It does where it is more than grain and the image is smoother without it
+    It does where it is more than grain, bright enough, and the image is smoother without it
     (``prodm.model.clearing``).
     """
-    if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS:
+    if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS or float(still_hu.max()) < LEAST_PEAK_HU:
         return False
     gained_hu, share = smoother(block_hu, seen_hu)
     return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
