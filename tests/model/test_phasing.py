@@ -19,6 +19,7 @@ from prodm.model.phasing import (
     correct_scan,
     gap_log_voxels,
     look_for_hidden,
+    moves_here,
     put_in_focus,
     separate_by_network,
     settle_again,
@@ -205,6 +206,14 @@ def test_a_lesion_without_which_the_image_is_no_smoother_is_not_put_back() -> No
     assert torch.equal(elsewhere_seen.corrected_hu, moved())
     grain_seen = put_in_focus(moved(), seen, odds, drift(), sees(small()))
     assert torch.equal(grain_seen.corrected_hu, moved())
+
+
+@pytest.mark.parametrize(("peak_hu", "moves"), [(250.0, True), (230.0, False)])
+def test_what_moves_and_is_faint_may_be_tissue(peak_hu: float, moves: bool) -> None:
+    """It is large, and the image is smoother without it, but it hardly counts."""
+    faint = lesion() * (peak_hu / float(lesion().max()))
+    seen = drift().apply(faint)
+    assert moves_here(tissue() + seen, faint, seen) is moves
 
 
 def test_blocks_that_were_seen_in_focus_settle_once_more_together(
