@@ -10,12 +10,11 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import ndimage
 
 from prodm.agatston import CLINICAL, score
 from prodm.calcium import Vessel
-from prodm.volume import Grid, Volume
+from prodm.volume import Grid, Hounsfield, Volume
 
 SPACING_MM = (3.0, 0.5, 0.5)
 NUM_RUNS = 3
@@ -30,7 +29,7 @@ def large_scan() -> Volume:
     return Volume(hu, Grid((60, 512, 512), SPACING_MM))
 
 
-def by_masks(hu: NDArray[np.int16]) -> float:
+def by_masks(hu: Hounsfield) -> float:
     """Return the score by one mask for each patch."""
     pixel_mm2 = SPACING_MM[1] * SPACING_MM[2]
     total = 0.0
