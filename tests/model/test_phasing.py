@@ -295,6 +295,24 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     assert torch.equal(second.corrected_hu, tissue())
 
 
+@pytest.mark.parametrize(("tissue_rests", "start_rad"), [(True, 0.0), (False, None)])
+def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0(
+    monkeypatch: pytest.MonkeyPatch, tissue_rests: bool, start_rad: float | None
+) -> None:
+    asked: list[SearchSettings] = []
+
+    def remembered(*arguments: object) -> list[None]:
+        asked.extend(one for one in arguments if isinstance(one, SearchSettings))
+        return [None]
+
+    monkeypatch.setattr(phasing, "find_motions", remembered)
+    behind = Separation(tissue()[None], torch.zeros(1, *lesion().shape))
+    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
+    separator = replace(sees(lesion()), tissue_rests=tissue_rests)
+    correct_scan(moved()[None], separator, SearchSettings(), generator())
+    assert [one.start_rad for one in asked] == [start_rad]
+
+
 @pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
 def test_a_lesion_is_put_back_where_something_is_missing(
     monkeypatch: pytest.MonkeyPatch, log_odds: float, is_put_back: bool

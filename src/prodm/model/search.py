@@ -145,7 +145,7 @@ def search_together(
     costs = torch.stack([_flat_costs(one.image, motions) for one in seen])
     kept = settings.kept_per_family
     motions = _best_of_families(motions, _together(costs, still, weights), kept)
-    for read in (*([] if path is None else [path]), *own_paths):
+    for read in own_paths if path is None else (path, *own_paths):
         motions = joined(fit_motions(read, settings.start_rad), motions)
     if len(seen) > 1:  # of many candidates, most need no more than a look
         costs = _costs(seen, motions)
