@@ -74,6 +74,15 @@ def test_a_block_with_another_motion_goes_its_own_way() -> None:
         assert error_px(one, true) < 0.5
 
 
+def test_no_block_goes_its_own_way_where_all_calcium_moves_alike() -> None:
+    motions = [drift(9.0, -6.0), drift(9.0, -6.0), drift(-3.0, 12.0)]
+    moving = [motion.apply(lesion(32, 32)) for motion in motions]
+    paths = [path_of(motion) for motion in motions]
+    found = find_motions(moving, paths, SEARCH, generator(), alike=True)
+    assert found[0] is found[1]
+    assert found[2] is found[0] or (found[2] is not None and found[2].is_rest)
+
+
 def test_what_rests_among_what_moves_rests() -> None:
     """A bright vertebra must neither follow the calcium nor keep it from moving."""
     true = drift(9.0, -6.0)

@@ -273,7 +273,7 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
         torch.zeros(2, *lesion().shape),
     )
     monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift(), None])
+    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift(), None])
     monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
     settled: list[list[FoundMotion | None]] = []
 
@@ -296,13 +296,13 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
 
 
 @pytest.mark.parametrize(("tissue_rests", "start_rad"), [(True, 0.0), (False, None)])
-def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0(
+def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0_and_to_move_alike(
     monkeypatch: pytest.MonkeyPatch, tissue_rests: bool, start_rad: float | None
 ) -> None:
-    asked: list[SearchSettings] = []
+    asked: list[tuple[float | None, bool]] = []
 
-    def remembered(*arguments: object) -> list[None]:
-        asked.extend(one for one in arguments if isinstance(one, SearchSettings))
+    def remembered(*arguments: object, alike: bool) -> list[None]:
+        asked.extend((one.start_rad, alike) for one in arguments if isinstance(one, SearchSettings))
         return [None]
 
     monkeypatch.setattr(phasing, "find_motions", remembered)
@@ -310,7 +310,7 @@ def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0(
     monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
     separator = replace(sees(lesion()), tissue_rests=tissue_rests)
     correct_scan(moved()[None], separator, SearchSettings(), generator())
-    assert [one.start_rad for one in asked] == [start_rad]
+    assert asked == [(start_rad, tissue_rests)]
 
 
 @pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
@@ -319,7 +319,7 @@ def test_a_lesion_is_put_back_where_something_is_missing(
 ) -> None:
     behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
     monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift()])
+    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift()])
     monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
     monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
 
@@ -341,7 +341,7 @@ def test_hidden_calcium_is_looked_for_in_scans_whose_tissue_rests(
     """The second block seems to rest, and the first one tells its motion."""
     behind = Separation(torch.stack([moved() - traces()] * 2), torch.zeros(2, *lesion().shape))
     monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_: [drift(), None])
+    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift(), None])
     monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
     monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
     separator = replace(sees(lesion()), tissue_rests=tissue_rests)

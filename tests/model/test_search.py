@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
-from prodm.model.families import FAMILIES, Motions, draw_motions
+from prodm.model import search as searching
+from prodm.model.families import FAMILIES, PIECEWISE, Motions, draw_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.reading import NUM_ANGLES, angles_rad, true_path, without_translation
 from prodm.model.search import SearchSettings, dips, search, search_together
@@ -87,6 +88,25 @@ def test_motions_are_drawn_as_the_simulator_draws_them() -> None:
         for share in (0.1, 0.5, 0.9):
             true = float(np.quantile(simulated[name], share))
             assert float(np.quantile(ours, share)) == pytest.approx(true, rel=0.12)
+
+
+def test_what_the_simulator_draws_costs_nothing() -> None:
+    """Two moves of 15 pixels go 30 pixels far; a little of an amplitude is along z."""
+    drawn = draw_motions(3000, 0.0, seeded())
+    displacement = drawn.displacement()
+    farthest = displacement.norm(dim=-1).amax(dim=-1)
+    assert float(farthest[drawn.family == PIECEWISE].max()) > 25
+    assert float(searching._outside_price(drawn, displacement).max()) < 0.01
+
+
+@pytest.mark.parametrize("family", MOTIONS)
+@pytest.mark.parametrize("scale", [0.25, 3.0])
+def test_amplitudes_that_the_simulator_does_not_draw_cost(family: type, scale: float) -> None:
+    motion = as_parameters(MOTIONS[family])
+    motion = Motions(
+        motion.family, scale * motion.vectors, motion.phase_rad, motion.pause, motion.start_rad
+    )
+    assert float(searching._outside_price(motion, motion.displacement())) > 0.02
 
 
 @pytest.mark.parametrize("family", MOTIONS)

@@ -11,9 +11,9 @@ most that have dark streaks and were read to move. Then each block is asked:
     moves alone   a motion of its own makes it much sharper than the shared one and than rest
     rests         neither does
 
-In the simulator, as in the paper, all calcium of a scan moves alike. In a patient it need not, and
-the second answer is for arteries that go their own way. It has to be much better, because a
-motion that a block finds alone also sharpens what is noise, or bone.
+In the simulator, as in the paper, all calcium of a scan moves alike, and the second answer is not
+asked for in its scans. In a patient it need not, and some arteries may go their own way. It has to
+be much better, because a motion that a block finds alone also sharpens what is noise, or bone.
 
 What is in focus is calcium where it is sharp, or where there is much of it: a lesion beside
 something that rests may be no sharper than before, but what is wrongly taken to move falls apart.
@@ -50,12 +50,15 @@ def find_motions(
     generator: torch.Generator,
     progress: Progress = no_progress,
     images: Sequence[Tensor] | None = None,
+    *,
+    alike: bool = False,
 ) -> list[FoundMotion | None]:
     """Return the motion of what moves in each block [Z, Y, X] of a scan.
 
     None where nothing seems to move. Blocks that move together share one object. ``paths`` are what
     a reader saw, where there is one, and ``images`` the blocks themselves, which tell the shared
-    motion best. All searches draw the same motions beside it.
+    motion best. All searches draw the same motions beside it. Where all calcium is known to move
+    ``alike``, no block moves alone.
     """
     seed = int(torch.randint(2**31, (1,), generator=generator))
     seen = {n: block for n, block in enumerate(moving) if block is not None}
@@ -76,7 +79,7 @@ def find_motions(
     for n, block in seen.items():
         progress(n, len(moving))
         motions = [shared]
-        if len(seen) > 1 and sharpness_cost(block, shared) >= SHARPER:
+        if len(seen) > 1 and not alike and sharpness_cost(block, shared) >= SHARPER:
             motions += search(block, settings, _seeded(seed), paths[n])
         found[n] = _choose(block, motions)
     return found

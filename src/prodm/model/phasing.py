@@ -327,6 +327,7 @@ def correct_scan(
         generator,
         progress,
         list(blocks_hu),
+        alike=separator.tissue_rests,
     )
 
     if separator.tuner is not None:

@@ -31,6 +31,7 @@ from prodm.model.clearing import Scene
 from prodm.model.families import (
     AMPLITUDE_RANGE_PX,
     FAMILIES,
+    PIECEWISE,
     USES_PAUSE,
     USES_PHASE,
     USES_VECTORS,
@@ -257,7 +258,7 @@ def _clearest(
         def cost(now: Motions) -> Tensor:
             displacement = now.displacement()
             left = scene.left(now.shift(displacement), displacement[..., 2], _starts(now))
-            return left + _outside_price(displacement)
+            return left + _outside_price(now, displacement)
 
         return cost
 
@@ -337,16 +338,24 @@ def _cost_in(seen: _Seen, first: Motions) -> Callable[[Motions], Tensor]:
     def cost(now: Motions) -> Tensor:
         displacement = now.displacement()
         lack = lack_of_peak(undone(now.shift(displacement), displacement[..., 2]))
-        return lack / seen.sharpness + _outside_price(displacement)
+        return lack / seen.sharpness + _outside_price(now, displacement)
 
     return cost
 
 
-def _outside_price(displacement: Tensor) -> Tensor:
-    """Return the price [N] of displacements [N, M, 3] beyond those that the simulator draws."""
+def _outside_price(motions: Motions, displacement: Tensor) -> Tensor:
+    """Return the price [N] of amplitudes beyond those that the simulator draws.
+
+    The amplitude is how far displacements [N, M, 3] go, and in a piecewise motion how far each of
+    its two moves goes: both together may go twice as far.
+    """
     low, high = AMPLITUDE_RANGE_PX
-    farthest: Tensor = displacement[..., :2].norm(dim=-1).amax(dim=-1)
-    return OUTSIDE_PRICE * ((low - farthest).clamp(min=0) + (farthest - high).clamp(min=0))
+    farthest = displacement[..., :2].norm(dim=-1).amax(dim=-1)
+    moves = motions.vectors[:, :2, :2].norm(dim=-1)
+    in_pieces = (motions.family == PIECEWISE)[:, None]
+    amplitudes = torch.where(in_pieces, moves, farthest[:, None])
+    beyond = (low - amplitudes).clamp(min=0) + (amplitudes - high).clamp(min=0)
+    return OUTSIDE_PRICE * beyond.amax(dim=1)
 
 
 def _starts(motions: Motions) -> float | Tensor:
