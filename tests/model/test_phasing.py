@@ -9,16 +9,17 @@ from torch import Tensor
 
 from prodm.model import phasing
 from prodm.model.classical import correct_without_weights
+from prodm.model.clearing import smoother
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
     STILL_HU,
     Phased,
     Separation,
     Separator,
+    belief,
     correct_by_phase,
     correct_scan,
-    gap_log_voxels,
-    look_for_hidden,
+    look_again_at,
     moves_here,
     put_in_focus,
     separate_by_network,
@@ -159,7 +160,7 @@ def test_calcium_that_was_not_seen_to_move_is_put_back_where_its_scan_moves(
     moving_hu: Tensor,
 ) -> None:
     nothing = torch.zeros_like(lesion())
-    result = look_for_hidden(moved(), moving_hu, nothing, drift(), sees(lesion()))
+    result = look_again_at(moved(), moving_hu, nothing, drift(), sees(lesion()), goes_along=False)
     away = result.corrected_hu - tissue()
     assert float((away - lesion()).norm()) < 0.1 * float(lesion().norm())
     assert result.motion is not None
@@ -190,7 +191,9 @@ def elsewhere() -> Tensor:
     ids=["nothing in focus", "faint", "small", "no smoother without it", "rests"],
 )
 def test_where_nothing_is_hidden_a_block_stays_as_it_is(moving_hu: Tensor, seen_hu: Tensor) -> None:
-    result = look_for_hidden(moved(), moving_hu, 0 * lesion(), drift(), sees(seen_hu))
+    result = look_again_at(
+        moved(), moving_hu, 0 * lesion(), drift(), sees(seen_hu), goes_along=False
+    )
     assert torch.equal(result.corrected_hu, moved())
     assert result.motion is None
 
@@ -237,7 +240,8 @@ def test_blocks_that_were_seen_in_focus_settle_once_more_together(
         return maps[round(float(lesion_hu.max()))]
 
     monkeypatch.setattr(phasing, "evidence_of_all", evidence)
-    first, none, third = settle_again(blocks, (sees(lesion()).predict, 3))
+    images = torch.stack([moved(), moved(), moved() + drift().apply(lesion())])
+    first, none, third = settle_again(images, blocks, (sees(lesion()).predict, 3))
     assert none is None
     assert first is third
     assert first is not None
@@ -246,8 +250,8 @@ def test_blocks_that_were_seen_in_focus_settle_once_more_together(
     assert float((rests - wanted).norm()) < 0.2 * float(wanted.norm())
 
 
-def test_a_gap_in_one_slice_makes_up_for_few_voxels() -> None:
-    """16 voxels in two slices, log-odds -2 and 4 there, -9 elsewhere: log(16) + 4 / 3."""
+def test_a_lesion_is_believed_by_what_the_image_gains_and_by_its_gap() -> None:
+    """A lesion in two slices, log-odds -2 and 4 there, -9 elsewhere; the better slice tells."""
     spots = torch.zeros_like(lesion())
     spots[1, 20:22, 30:34] = spots[2, 40:42, 10:14] = 200.0
     log_odds = torch.full_like(lesion(), -9.0)
@@ -257,11 +261,16 @@ def test_a_gap_in_one_slice_makes_up_for_few_voxels() -> None:
         torch.testing.assert_close(clean_hu[0], tissue(), atol=1e-3, rtol=0)
         return log_odds[None]
 
-    separator = replace(sees(spots), gaps=gaps)
     phased = Phased(tissue() + spots, spots, drift(), None, spots)
-    assert gap_log_voxels(phased, separator) == pytest.approx(math.log(16) + 4 / 3, abs=1e-4)
-    assert gap_log_voxels(Phased(moved(), spots, None), separator) == math.inf
-    assert gap_log_voxels(phased, sees(spots)) == math.inf
+    seen = drift().apply(spots)
+    gained_hu, _ = smoother(tissue() + seen, seen)
+    assert gained_hu > 100
+    believed = belief(phased, seen, tissue() + seen, gaps)
+    assert believed == pytest.approx(math.log(gained_hu) + 4, abs=1e-4)
+    rough = belief(phased, seen, tissue(), gaps)  # no smoother without it
+    assert rough == pytest.approx(4, abs=1e-4)
+    nothing = Phased(tissue(), spots, drift(), None, 0 * spots)
+    assert belief(nothing, seen, tissue(), gaps) == -math.inf
 
 
 def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(

@@ -38,9 +38,11 @@ from prodm.model.placing import (
     SHAPE_TRUST_IN_FOCUS,
     centred,
     odds_evidence,
+    place_of,
     settle,
 )
 from prodm.model.reading import look_through, read_path
+from prodm.model.refitting import refit
 from prodm.model.resting import clean, evidence_of_all, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
@@ -58,8 +60,7 @@ STILL_HU = 300.0  # what calcium at rest has over its background, where a separa
 PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
 LEFT_HU = 20.0  # what may be left over there, grain
-GAP_SHARE = 1 / 3  # of the log-odds of a gap, against the logarithm of a lesion's voxels
-LEAST_GAP_LOG_VOXELS = 1.8  # of a lesion where tissue rests: six voxels in a gap as likely as not
+LEAST_BELIEF = 5.5  # of a lesion where tissue rests
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
@@ -163,31 +164,6 @@ def put_in_focus(
         return Phased(block_hu, moving_hu, None)
     corrected = put_back(block_hu, moving_hu, still, motion)
     return Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
-
-
-def look_for_hidden(
-    block_hu: Tensor,
-    moving_hu: Tensor,
-    odds: Tensor,
-    motion: FoundMotion,
-    separator: Separator,
-) -> Phased:
-    """Correct a block [Z, Y, X] in which nothing was seen to go along with the scan's motion.
-
-    A small lesion may fall apart so far that a separator does not see it. With the motion undone
-    it is sharp again, and a focuser can tell it from what is smeared then. All else rests, and so
-    does bright calcium without dark streaks, that of valves and of the aorta.
-    """
-    at_rest = Phased(block_hu, moving_hu, None)
-    rests = may_move(moving_hu) and dips(moving_hu) < LEAST_DIPS
-    if separator.focuser is None or rests:
-        return at_rest
-    views = look_again(block_hu, moving_hu, odds, motion)
-    still = without_grain(focus(views, *separator.focuser))
-    seen = motion.apply(still)
-    if not moves_here(block_hu, still, seen):
-        return at_rest
-    return Phased(block_hu - seen + still, seen, motion, still, still)
 
 
 def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
@@ -353,68 +329,111 @@ def correct_in_place(
     def evidence(n: int, motion: FoundMotion) -> Tensor:
         return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
 
-    if separator.tissue_rests:
-        motions = with_each(motions, lambda motion, _: as_drawn(motion, SIMULATED_START_RAD))
-        motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
-    else:
+    if not separator.tissue_rests:
         motions = [None if motion is None else centred(motion) for motion in motions]
-    shared = _most_common(motions) if separator.tissue_rests else None
+        return [
+            put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
+            for n, motion in enumerate(motions)
+        ]
+    motions = with_each(motions, lambda motion, _: as_drawn(motion, SIMULATED_START_RAD))
+    motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
     goes_along = [motion is not None and not motion.is_rest for motion in motions]
-
-    def looked_at(n: int, motion: FoundMotion | None) -> Phased:
-        if motion is not None and not motion.is_rest and not goes_along[n]:
-            return look_for_hidden(blocks_hu[n], moving[n], odds[n], motion, separator)
-        return put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-
     phased = [
-        looked_at(n, motion if goes_along[n] or shared is None else shared)
+        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
         for n, motion in enumerate(motions)
     ]
-    if not separator.tissue_rests or separator.placer is None:
+    if separator.focuser is None:
         return phased
-    settled = settle_again(phased, separator.placer)
-    again = [
-        one if motion is None else looked_at(n, motion)
-        for n, (one, motion) in enumerate(zip(phased, settled, strict=True))
-    ]
+    if separator.placer is not None:
+        motions = settle_again(blocks_hu, phased, separator.placer)
+    shared = _most_common(motions)
+    if shared is None:
+        return phased
     return [
-        one
-        if gap_log_voxels(one, separator) >= LEAST_GAP_LOG_VOXELS
-        else Phased(block, moves, None)
-        for one, block, moves in zip(again, blocks_hu, moving, strict=True)
+        look_again_at(blocks_hu[n], moving[n], odds[n], shared, separator, goes_along=along)
+        for n, along in enumerate(goes_along)
     ]
 
 
-def gap_log_voxels(phased: Phased, separator: Separator) -> float:
-    """Return how many voxels a lesion has, as a logarithm, more where something is missing there.
+def look_again_at(
+    block_hu: Tensor,
+    moving_hu: Tensor,
+    odds: Tensor,
+    motion: FoundMotion,
+    separator: Separator,
+    *,
+    goes_along: bool,
+) -> Phased:
+    """Correct a block [Z, Y, X] by the motion of its scan, whose tissue rests.
 
-    What is missing is told by the log-odds of the slice that shows it best, and a third of them
-    counts. Infinite where no lesion was put back, or where nothing tells of gaps.
+    A small lesion may fall apart so far that a separator does not see it go along. With the motion
+    undone it is sharp again, and a focuser can tell it from what is smeared then. All else rests,
+    and so does bright calcium without dark streaks, that of valves and of the aorta.
     """
-    if phased.lesion_hu is None or separator.gaps is None:
-        return math.inf
-    lesion = phased.lesion_hu > LESION_HU
+    at_rest = Phased(block_hu, moving_hu, None)
+    rests = may_move(moving_hu) and dips(moving_hu) < LEAST_DIPS
+    if separator.focuser is None or (rests and not goes_along):
+        return at_rest
+    views = look_again(block_hu, moving_hu, odds, motion)
+    still = without_grain(focus(views, *separator.focuser))
+    seen = motion.apply(still)
+    if goes_along:
+        corrected = put_back(block_hu, moving_hu, still, motion)
+        one = Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
+    else:
+        one = Phased(block_hu - seen + still, seen, motion, still, still)
+    if separator.gaps is None:
+        return one if moves_here(block_hu, still, seen) else at_rest
+    return one if belief(one, seen, block_hu, separator.gaps) >= LEAST_BELIEF else at_rest
+
+
+def belief(
+    phased: Phased, seen_hu: Tensor, block_hu: Tensor, gaps: Callable[[Tensor], Tensor]
+) -> float:
+    """Return how far a lesion is believed that was put back, where something must be missing.
+
+    It is the logarithm of what the image gains in smoothness without the moving lesion, in HU, and
+    the log-odds that something is missing where it rests, in the slice that shows it best, over the
+    lesion and what lies beside it.
+    """
+    lesion_hu = phased.lesion_hu
+    if lesion_hu is None or not bool((lesion_hu > LESION_HU).any()):
+        return -math.inf
+    lesion = lesion_hu > LESION_HU
     beside = functional.max_pool2d(lesion.float(), BESIDE_PX, 1, BESIDE_PX // 2)
-    log_odds = separator.gaps((phased.corrected_hu - phased.lesion_hu)[None])[0]
+    log_odds = gaps((phased.corrected_hu - lesion_hu)[None])[0]
     held = lesion.any(dim=2).any(dim=1)
     shown = (beside * log_odds).sum(dim=(1, 2))[held] / beside.sum(dim=(1, 2))[held]
-    return math.log(int(lesion.sum())) + float(shown.max()) * GAP_SHARE
+    return math.log(max(smoother(block_hu, seen_hu)[0], 1.0)) + float(shown.max())
 
 
-def settle_again(phased: Sequence[Phased], placer: tuple[Predict, int]) -> list[FoundMotion | None]:
-    """Return the motions of lesions that were seen in focus, with places told by these.
+def settle_again(
+    blocks_hu: Tensor, phased: Sequence[Phased], placer: tuple[Predict, int]
+) -> list[FoundMotion | None]:
+    """Return the motions of lesions that were seen in focus, with shapes and places told by these.
 
     A focuser's lesion leaves a cleaner image behind than what was refocused of a separator's, and
-    so the place shows better. None where no lesion was put back.
+    so both show better. None where no lesion was put back.
     """
 
-    def evidence(n: int, motion: FoundMotion) -> Tensor:
+    def lesion_of(n: int) -> Tensor:
         lesion_hu = phased[n].lesion_hu
         if lesion_hu is None:
             raise RuntimeError("a motion without a lesion is not settled again")
-        return evidence_of_all(phased[n].corrected_hu - lesion_hu, lesion_hu, placer)
+        return lesion_hu
+
+    def fitted(motion: FoundMotion, members: list[int]) -> FoundMotion:
+        again = refit(motion, [(blocks_hu[n], lesion_of(n)) for n in members])
+        if again is motion:
+            return motion
+        drawn = as_drawn(again, SIMULATED_START_RAD)
+        return drawn.translated(*(place_of(motion) - place_of(drawn)).tolist())
+
+    def evidence(n: int, motion: FoundMotion) -> Tensor:
+        return evidence_of_all(phased[n].corrected_hu - lesion_of(n), lesion_of(n), placer)
 
     motions = [None if one.lesion_hu is None else one.motion for one in phased]
+    motions = with_each(motions, fitted)
     return settle_motions(motions, evidence, SIMULATED_START_RAD, SHAPE_TRUST_IN_FOCUS)
 
 
