@@ -31,10 +31,10 @@ from prodm.model.motions import FoundMotion, between_samples
 from prodm.model.reading import angles_rad
 
 NUM_STARTS = 12  # that are tried where it is not known; half of all scans start at 0
-PLACE_ERROR_PX = 0.7  # what a likely motion spreads over
+PLACE_ERROR_PX = 0.4  # what a likely motion spreads over
 ELSEWHERE = 1e-5  # density where no motion of the shape rests
 SHAPE_TRUST = 2.5  # of the density, as an exponent, against what the image shows
-SHAPE_TRUST_IN_FOCUS = 1.0  # the same, once the lesion was seen in focus, all slices of it
+SHAPE_TRUST_IN_FOCUS = 2.0  # the same, once the lesion was seen in focus, all slices of it
 EVIDENCE = 4.0  # what the mean log-odds over a lesion count
 LEAST_LOG_ODDS = -9.0
 FARTHEST_PX = 16
