@@ -1,29 +1,19 @@
 """Correcting by phase must put calcium back in focus, nearly keep its sum, and invent none."""
 
-import math
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
-from prodm.model import phasing
 from prodm.model.classical import correct_without_weights
-from prodm.model.clearing import smoother
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
     STILL_HU,
     Phased,
-    Separation,
     Separator,
-    belief,
     correct_by_phase,
-    correct_scan,
-    look_again_at,
     moves_here,
     put_in_focus,
     separate_by_network,
-    settle_again,
 )
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
@@ -150,23 +140,6 @@ def sees(calcium: Tensor) -> Separator:
     return Separator(nothing, 3, focuser=(focuser, 3))
 
 
-def traces() -> Tensor:
-    """What a separator sees of a lesion that falls apart: too little to tell its motion."""
-    return 0.2 * drift().apply(lesion())
-
-
-@pytest.mark.parametrize("moving_hu", [traces(), 0 * lesion()], ids=["traces", "nothing"])
-def test_calcium_that_was_not_seen_to_move_is_put_back_where_its_scan_moves(
-    moving_hu: Tensor,
-) -> None:
-    nothing = torch.zeros_like(lesion())
-    result = look_again_at(moved(), moving_hu, nothing, drift(), sees(lesion()), goes_along=False)
-    away = result.corrected_hu - tissue()
-    assert float((away - lesion()).norm()) < 0.1 * float(lesion().norm())
-    assert result.motion is not None
-    assert result.explained > 0.99
-
-
 def small() -> Tensor:
     """A few bright pixels, as grain has them."""
     spot = torch.zeros_like(lesion())
@@ -177,25 +150,6 @@ def small() -> Tensor:
 def elsewhere() -> Tensor:
     """A lesion where there is none."""
     return lesion().roll(14, dims=-2)
-
-
-@pytest.mark.parametrize(
-    ("moving_hu", "seen_hu"),
-    [
-        (traces(), 0 * lesion()),
-        (traces(), torch.full_like(lesion(), 30.0)),
-        (traces(), small()),
-        (traces() + elsewhere(), elsewhere()),
-        (lesion(), lesion()),
-    ],
-    ids=["nothing in focus", "faint", "small", "no smoother without it", "rests"],
-)
-def test_where_nothing_is_hidden_a_block_stays_as_it_is(moving_hu: Tensor, seen_hu: Tensor) -> None:
-    result = look_again_at(
-        moved(), moving_hu, 0 * lesion(), drift(), sees(seen_hu), goes_along=False
-    )
-    assert torch.equal(result.corrected_hu, moved())
-    assert result.motion is None
 
 
 def test_a_lesion_without_which_the_image_is_no_smoother_is_not_put_back() -> None:
@@ -217,146 +171,6 @@ def test_what_moves_and_is_faint_may_be_tissue(peak_hu: float, moves: bool) -> N
     faint = lesion() * (peak_hu / float(lesion().max()))
     seen = drift().apply(faint)
     assert moves_here(tissue() + seen, faint, seen) is moves
-
-
-def test_blocks_that_were_seen_in_focus_settle_once_more_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each block's own evidence is beside the place; that of both together is not."""
-    shared = drift()
-    blocks = [
-        Phased(tissue() + lesion(), lesion(), shared, None, lesion()),
-        Phased(moved(), lesion(), None),  # nothing was put back
-        Phased(tissue() + 2 * lesion(), lesion(), shared, None, 2 * lesion()),
-    ]
-    maps = {}
-    for brightest, offsets in ((700, ((3, 4), (1, 2))), (1400, ((-5, 0), (1, 2)))):
-        maps[brightest] = torch.zeros(33, 33)
-        for (down, right), hu in zip(offsets, (60.0, 50.0), strict=True):
-            maps[brightest][16 + down, 16 + right] = hu
-
-    def evidence(clean_hu: Tensor, lesion_hu: Tensor, _: object) -> Tensor:
-        torch.testing.assert_close(clean_hu, tissue(), atol=1e-3, rtol=0)
-        return maps[round(float(lesion_hu.max()))]
-
-    monkeypatch.setattr(phasing, "evidence_of_all", evidence)
-    images = torch.stack([moved(), moved(), moved() + drift().apply(lesion())])
-    first, none, third = settle_again(images, blocks, (sees(lesion()).predict, 3))
-    assert none is None
-    assert first is third
-    assert first is not None
-    rests = first.undo(drift().apply(lesion()))
-    wanted = lesion().roll((1, 2), (-2, -1))
-    assert float((rests - wanted).norm()) < 0.2 * float(wanted.norm())
-
-
-def test_a_lesion_is_believed_by_what_the_image_gains_and_by_its_gap() -> None:
-    """A lesion in two slices, log-odds -2 and 4 there, -9 elsewhere; the better slice tells."""
-    spots = torch.zeros_like(lesion())
-    spots[1, 20:22, 30:34] = spots[2, 40:42, 10:14] = 200.0
-    log_odds = torch.full_like(lesion(), -9.0)
-    log_odds[1, 18:24, 28:36], log_odds[2, 38:44, 8:16] = -2.0, 4.0
-
-    def gaps(clean_hu: Tensor) -> Tensor:
-        torch.testing.assert_close(clean_hu[0], tissue(), atol=1e-3, rtol=0)
-        return log_odds[None]
-
-    phased = Phased(tissue() + spots, spots, drift(), None, spots)
-    seen = drift().apply(spots)
-    gained_hu, _ = smoother(tissue() + seen, seen)
-    assert gained_hu > 100
-    believed = belief(phased, seen, tissue() + seen, gaps)
-    assert believed == pytest.approx(math.log(gained_hu) + 4, abs=1e-4)
-    rough = belief(phased, seen, tissue(), gaps)  # no smoother without it
-    assert rough == pytest.approx(4, abs=1e-4)
-    nothing = Phased(tissue(), spots, drift(), None, 0 * spots)
-    assert belief(nothing, seen, tissue(), gaps) == -math.inf
-
-
-def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """First where it is, then two columns farther; a block that rests has no part in it."""
-    behind = Separation(
-        torch.stack([moved() - drift().apply(lesion()), tissue()]),
-        torch.zeros(2, *lesion().shape),
-    )
-    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift(), None])
-    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
-    settled: list[list[FoundMotion | None]] = []
-
-    def settle(motions: list[FoundMotion | None], *_: object) -> list[FoundMotion | None]:
-        off_px = 2.0 * len(settled)
-        settled.append([None if one is None else one.translated(off_px, 0.0) for one in motions])
-        return settled[-1]
-
-    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
-
-    monkeypatch.setattr(phasing, "settle_motions", settle)
-    separator = replace(sees(lesion()), placer=(placer, 3))
-    blocks = torch.stack([moved(), tissue()])
-    first, second = correct_scan(blocks, separator, KNOWN_START, generator())
-    assert len(settled) == 2
-    assert first.motion is settled[1][0]
-    assert settled[1][1] is None
-    assert torch.equal(second.corrected_hu, tissue())
-
-
-@pytest.mark.parametrize(("tissue_rests", "start_rad"), [(True, 0.0), (False, None)])
-def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0_and_to_move_alike(
-    monkeypatch: pytest.MonkeyPatch, tissue_rests: bool, start_rad: float | None
-) -> None:
-    asked: list[tuple[float | None, bool]] = []
-
-    def remembered(*arguments: object, alike: bool) -> list[None]:
-        asked.extend((one.start_rad, alike) for one in arguments if isinstance(one, SearchSettings))
-        return [None]
-
-    monkeypatch.setattr(phasing, "find_motions", remembered)
-    behind = Separation(tissue()[None], torch.zeros(1, *lesion().shape))
-    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    separator = replace(sees(lesion()), tissue_rests=tissue_rests)
-    correct_scan(moved()[None], separator, SearchSettings(), generator())
-    assert asked == [(start_rad, tissue_rests)]
-
-
-@pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
-def test_a_lesion_is_put_back_where_something_is_missing(
-    monkeypatch: pytest.MonkeyPatch, log_odds: float, is_put_back: bool
-) -> None:
-    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
-    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift()])
-    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
-    monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
-
-    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
-
-    separator = replace(
-        sees(lesion()), placer=(placer, 3), gaps=lambda blocks: 0 * blocks + log_odds
-    )
-    (one,) = correct_scan(moved()[None], separator, KNOWN_START, generator())
-    assert (one.lesion_hu is not None) == is_put_back
-    assert torch.equal(one.corrected_hu, moved()) != is_put_back
-
-
-@pytest.mark.parametrize("tissue_rests", [True, False])
-def test_hidden_calcium_is_looked_for_in_scans_whose_tissue_rests(
-    monkeypatch: pytest.MonkeyPatch, tissue_rests: bool
-) -> None:
-    """The second block seems to rest, and the first one tells its motion."""
-    behind = Separation(torch.stack([moved() - traces()] * 2), torch.zeros(2, *lesion().shape))
-    monkeypatch.setattr(phasing, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(phasing, "find_motions", lambda *_, **__: [drift(), None])
-    monkeypatch.setattr(phasing, "as_drawn", lambda motion, _: motion)
-    monkeypatch.setattr(phasing, "settle_motions", lambda motions, *_: motions)
-    separator = replace(sees(lesion()), tissue_rests=tissue_rests)
-    blocks = torch.stack([moved(), moved()])
-    _, second = correct_scan(blocks, separator, KNOWN_START, generator())
-    assert torch.equal(second.corrected_hu, moved()) != tissue_rests
 
 
 def test_a_separator_that_sees_the_truth_gives_the_background() -> None:

@@ -114,7 +114,7 @@ class PhaseCorrector:
             from prodm.model.classical import correct_hu_without_weights
 
             return correct_hu_without_weights(blocks_hu, seed=seed)
-        from prodm.model.phasing import correct_hu_by_phase
+        from prodm.model.scan import correct_hu_by_phase
 
         return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, progress=progress)
 

@@ -12,8 +12,9 @@ from prodm.evaluation.patches import Patch, correct_and_judge, load_patches
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.motions import FoundMotion
-from prodm.model.phasing import Separator, correct_hu_by_phase, in_focus, separate_by_network
+from prodm.model.phasing import Separator, in_focus, separate_by_network
 from prodm.model.sampler import correct_blocks
+from prodm.model.scan import correct_hu_by_phase
 from prodm.pairs.store import Pairs
 
 # What helps a separator is measured by the correction that it then makes.

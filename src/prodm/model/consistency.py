@@ -26,14 +26,9 @@ from torch import Tensor
 from prodm.model import HIGH_HU, LOW_HU, normalise
 from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
-from prodm.model.phasing import (
-    LEAST_MOVING_HU,
-    Phased,
-    Separator,
-    correct_scan,
-    trust,
-)
+from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separator, trust
 from prodm.model.sampler import may_hold_calcium, slice_windows
+from prodm.model.scan import correct_scan
 from prodm.model.search import SearchSettings
 from prodm.runs import Progress, no_progress
 

@@ -14,40 +14,27 @@ the place of x (``prodm.model.focusing``). How far one comes without a network i
 
 Without a guess the lesion stays at the centre of what was observed, because a translation
 shows in no image of what moves; only the anatomy around it tells.
+
+Here is what is done to one block; ``prodm.model.scan`` corrects those of a scan together.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.clearing import smoother
-from prodm.model.finding import find_motions, settle_motions, with_each
 from prodm.model.focusing import REFOCUSED, focus, look_again
-from prodm.model.likely import as_drawn
 from prodm.model.motions import FoundMotion, explained_share, without_grain
-from prodm.model.placing import (
-    LESION_HU,
-    SHAPE_TRUST_IN_FOCUS,
-    centred,
-    odds_evidence,
-    place_of,
-    settle,
-)
+from prodm.model.placing import LESION_HU, centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
-from prodm.model.refitting import refit
-from prodm.model.resting import clean, evidence_of_all, placer_evidence
+from prodm.model.resting import clean, placer_evidence
 from prodm.model.sampler import may_hold_calcium, slice_windows
-from prodm.model.search import LEAST_DIPS, SearchSettings, dips, search
-from prodm.model.tuning import tune
-from prodm.runs import Progress, no_progress
+from prodm.model.search import SearchSettings, search
 
 LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
@@ -60,7 +47,6 @@ STILL_HU = 300.0  # what calcium at rest has over its background, where a separa
 PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
 BESIDE_PX = 5  # width of the square around each such pixel
 LEFT_HU = 20.0  # what may be left over there, grain
-LEAST_BELIEF = 5.5  # of a lesion where tissue rests
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
@@ -262,185 +248,6 @@ def trust(explained: float, trusted: tuple[float, float]) -> float:
     """
     low, high = trusted
     return min(max((explained - low) / (high - low), 0.0), 1.0)
-
-
-def correct_hu_by_phase(
-    blocks_hu: NDArray[np.float32],
-    separator: Separator,
-    *,
-    seed: int,
-    settings: SearchSettings | None = None,
-    progress: Progress = no_progress,
-) -> NDArray[np.float32]:
-    """Correct the blocks [N, Z, Y, X] of one scan, in HU."""
-    settings = SearchSettings() if settings is None else settings
-    generator = torch.Generator().manual_seed(seed)
-    phased = correct_scan(torch.from_numpy(blocks_hu), separator, settings, generator, progress)
-    corrected: NDArray[np.float32] = torch.stack([one.corrected_hu for one in phased]).numpy()
-    return corrected
-
-
-def correct_scan(
-    blocks_hu: Tensor,
-    separator: Separator,
-    settings: SearchSettings,
-    generator: torch.Generator,
-    progress: Progress = no_progress,
-) -> list[Phased]:
-    """Correct the blocks [N, Z, Y, X] of one scan with what a separator and its helpers see."""
-    seen = separate_by_network(blocks_hu, separator)
-    moving, odds = blocks_hu - seen.background_hu, seen.still_hu / STILL_HU
-    shown = [n for n in range(len(blocks_hu)) if may_move(moving[n])]
-    paths = {n: separator.read(moving[n], seen.still_hu[n]) for n in shown}
-    if separator.reader is not None:
-        generator = torch.Generator().manual_seed(SEARCH_SEED)
-    if separator.tissue_rests and settings.start_rad is None:
-        settings = replace(settings, start_rad=SIMULATED_START_RAD)
-    motions = find_motions(
-        [moving[n] if n in paths else None for n in range(len(blocks_hu))],
-        [paths.get(n) for n in range(len(blocks_hu))],
-        settings,
-        generator,
-        progress,
-        list(blocks_hu),
-        alike=separator.tissue_rests,
-    )
-
-    if separator.tuner is not None:
-        predict = separator.tuner[0]
-        motions = with_each(
-            motions,
-            lambda motion, blocks: tune(
-                motion, [(blocks_hu[n], moving[n]) for n in blocks], predict
-            ),
-        )
-    return correct_in_place(blocks_hu, moving, odds, motions, separator)
-
-
-def correct_in_place(
-    blocks_hu: Tensor,
-    moving: Tensor,
-    odds: Tensor,
-    motions: Sequence[FoundMotion | None],
-    separator: Separator,
-) -> list[Phased]:
-    """Correct the blocks [N, Z, Y, X] of one scan by motions whose places are not known yet."""
-
-    def evidence(n: int, motion: FoundMotion) -> Tensor:
-        return place_evidence(blocks_hu[n], moving[n], odds[n], motion, separator)
-
-    if not separator.tissue_rests:
-        motions = [None if motion is None else centred(motion) for motion in motions]
-        return [
-            put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-            for n, motion in enumerate(motions)
-        ]
-    motions = with_each(motions, lambda motion, _: as_drawn(motion, SIMULATED_START_RAD))
-    motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
-    goes_along = [motion is not None and not motion.is_rest for motion in motions]
-    phased = [
-        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-        for n, motion in enumerate(motions)
-    ]
-    if separator.focuser is None:
-        return phased
-    if separator.placer is not None:
-        motions = settle_again(blocks_hu, phased, separator.placer)
-    shared = _most_common(motions)
-    if shared is None:
-        return phased
-    return [
-        look_again_at(blocks_hu[n], moving[n], odds[n], shared, separator, goes_along=along)
-        for n, along in enumerate(goes_along)
-    ]
-
-
-def look_again_at(
-    block_hu: Tensor,
-    moving_hu: Tensor,
-    odds: Tensor,
-    motion: FoundMotion,
-    separator: Separator,
-    *,
-    goes_along: bool,
-) -> Phased:
-    """Correct a block [Z, Y, X] by the motion of its scan, whose tissue rests.
-
-    A small lesion may fall apart so far that a separator does not see it go along. With the motion
-    undone it is sharp again, and a focuser can tell it from what is smeared then. All else rests,
-    and so does bright calcium without dark streaks, that of valves and of the aorta.
-    """
-    at_rest = Phased(block_hu, moving_hu, None)
-    rests = may_move(moving_hu) and dips(moving_hu) < LEAST_DIPS
-    if separator.focuser is None or (rests and not goes_along):
-        return at_rest
-    views = look_again(block_hu, moving_hu, odds, motion)
-    still = without_grain(focus(views, *separator.focuser))
-    seen = motion.apply(still)
-    if goes_along:
-        corrected = put_back(block_hu, moving_hu, still, motion)
-        one = Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
-    else:
-        one = Phased(block_hu - seen + still, seen, motion, still, still)
-    if separator.gaps is None:
-        return one if moves_here(block_hu, still, seen) else at_rest
-    return one if belief(one, seen, block_hu, separator.gaps) >= LEAST_BELIEF else at_rest
-
-
-def belief(
-    phased: Phased, seen_hu: Tensor, block_hu: Tensor, gaps: Callable[[Tensor], Tensor]
-) -> float:
-    """Return how far a lesion is believed that was put back, where something must be missing.
-
-    It is the logarithm of what the image gains in smoothness without the moving lesion, in HU, and
-    the log-odds that something is missing where it rests, in the slice that shows it best, over the
-    lesion and what lies beside it.
-    """
-    lesion_hu = phased.lesion_hu
-    if lesion_hu is None or not bool((lesion_hu > LESION_HU).any()):
-        return -math.inf
-    lesion = lesion_hu > LESION_HU
-    beside = functional.max_pool2d(lesion.float(), BESIDE_PX, 1, BESIDE_PX // 2)
-    log_odds = gaps((phased.corrected_hu - lesion_hu)[None])[0]
-    held = lesion.any(dim=2).any(dim=1)
-    shown = (beside * log_odds).sum(dim=(1, 2))[held] / beside.sum(dim=(1, 2))[held]
-    return math.log(max(smoother(block_hu, seen_hu)[0], 1.0)) + float(shown.max())
-
-
-def settle_again(
-    blocks_hu: Tensor, phased: Sequence[Phased], placer: tuple[Predict, int]
-) -> list[FoundMotion | None]:
-    """Return the motions of lesions that were seen in focus, with shapes and places told by these.
-
-    A focuser's lesion leaves a cleaner image behind than what was refocused of a separator's, and
-    so both show better. None where no lesion was put back.
-    """
-
-    def lesion_of(n: int) -> Tensor:
-        lesion_hu = phased[n].lesion_hu
-        if lesion_hu is None:
-            raise RuntimeError("a motion without a lesion is not settled again")
-        return lesion_hu
-
-    def fitted(motion: FoundMotion, members: list[int]) -> FoundMotion:
-        again = refit(motion, [(blocks_hu[n], lesion_of(n)) for n in members])
-        if again is motion:
-            return motion
-        drawn = as_drawn(again, SIMULATED_START_RAD)
-        return drawn.translated(*(place_of(motion) - place_of(drawn)).tolist())
-
-    def evidence(n: int, motion: FoundMotion) -> Tensor:
-        return evidence_of_all(phased[n].corrected_hu - lesion_of(n), lesion_of(n), placer)
-
-    motions = [None if one.lesion_hu is None else one.motion for one in phased]
-    motions = with_each(motions, fitted)
-    return settle_motions(motions, evidence, SIMULATED_START_RAD, SHAPE_TRUST_IN_FOCUS)
-
-
-def _most_common(motions: Sequence[FoundMotion | None]) -> FoundMotion | None:
-    """Return the motion that most blocks share; None where all rest."""
-    moving = [motion for motion in motions if motion is not None and not motion.is_rest]
-    return max(moving, key=lambda one: sum(other is one for other in moving), default=None)
 
 
 def separate_by_network(blocks_hu: Tensor, separator: Separator) -> Separation:
