@@ -13,7 +13,7 @@ errors there are not taken for some of s, and are left out again: they are no ne
 
 One block fits its own grain too well, so that nothing is changed for less than two. What comes out
 is no motion of the simulator; where tissue rests, the mean of those that are likely takes its place
-(``prodm.model.likely``), which halves what is still wrong.
+(``prodm.model.likely``), which is nearer still.
 """
 
 from collections.abc import Sequence
