@@ -1,7 +1,7 @@
 """Put a trained network and what helps it into the package, with their intervals.
 
     python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --focuser RUN \
-        --placer RUN --tuner RUN --pairs CALIBRATION
+        --placer RUN --polisher RUN --pairs CALIBRATION
 
 All are stored in half precision. Those that are called at no step of a bridge forget what steps
 would add. How far the interval of a score must reach is learnt from the
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--reader", type=Path, required=True)
     parser.add_argument("--focuser", type=Path, required=True)
     parser.add_argument("--placer", type=Path, required=True)
-    parser.add_argument("--tuner", type=Path, required=True)
+    parser.add_argument("--polisher", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=WEIGHTS)
     parser.add_argument("--samples", type=int, default=8)
@@ -56,7 +56,7 @@ def main() -> None:
         "reader": (arguments.reader, "reader, trained on phantoms"),
         "focuser": (arguments.focuser, "focuser, trained on phantoms"),
         "placer": (arguments.placer, "placer, trained on phantoms"),
-        "tuner": (arguments.tuner, "tuner, trained on phantoms"),
+        "polisher": (arguments.polisher, "polisher, trained on phantoms"),
     }
     files = [arguments.output / f"{name}.safetensors" for name in sources]
     with tempfile.TemporaryDirectory() as scratch:

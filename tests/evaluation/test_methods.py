@@ -146,12 +146,11 @@ def test_a_method_corrects_whole_scans_too() -> None:
 
 def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     files = {}
-    for kind in ("prodm", "unet", "separator", "reader", "focuser", "placer", "tuner"):
-        num_levels = {"reader": 4, "tuner": 3}.get(kind, 2)
+    for kind in ("prodm", "unet", "separator", "reader", "focuser", "placer", "polisher"):
+        num_levels = 4 if kind == "reader" else 2
         network = NetworkSettings(
             channels=(8,) * num_levels, attention=(False,) * num_levels, num_res_blocks=1,
             num_head_channels=8, norm_groups=8, fold=4 if kind != "reader" else 1,
-            num_wedges=10 if kind == "tuner" else 0,
         )  # fmt: skip
         settings = ModelSettings(method=kind, network=network)
         files[kind] = tmp_path / f"{kind}.safetensors"
@@ -168,17 +167,17 @@ def test_a_network_and_a_separator_make_one_method(tmp_path: Path) -> None:
     with_reader = find_method("+".join(str(files[k]) for k in ("prodm", "separator", "reader")))
     assert with_reader.name == "prodm + separator + reader"
     assert with_reader.sha256 != method.sha256
-    everything = ("prodm", "separator", "reader", "focuser", "placer", "tuner")
+    everything = ("prodm", "separator", "reader", "focuser", "placer", "polisher")
     with_all = find_method("+".join(str(files[k]) for k in everything))
     assert with_all.sha256 != with_reader.sha256
     phased = find_method(f"{files['separator']}+{files['reader']}")
     assert not phased.is_random  # where the motion is read, nothing is drawn
     np.testing.assert_allclose(phased.correct(block, (3.0, 0.5, 0.5), 0), block, atol=1e-3)
-    with pytest.raises(ProdmError, match="a tuner and nothing else"):
+    with pytest.raises(ProdmError, match="a polisher and nothing else"):
         find_method("+".join(str(files[k]) for k in (*everything, "focuser")))
     with pytest.raises(ProdmError, match="holds a reader and no focuser"):
         find_method("+".join(str(files[k]) for k in ("separator", "reader", "reader")))
-    for helper in ("focuser", "tuner"):
+    for helper in ("focuser", "polisher"):
         with pytest.raises(ProdmError, match="corrects nothing by itself"):
             find_method(str(files[helper]))
     with pytest.raises(ProdmError, match="corrects nothing by itself"):

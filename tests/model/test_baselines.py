@@ -27,7 +27,6 @@ from prodm.model.network import NetworkSettings, Predicts, num_parameters
 from prodm.model.reading import NUM_ANGLES
 from prodm.model.resting import NUM_PLACED
 from prodm.model.sampler import SamplingSettings
-from prodm.model.tuning import ALONG_PX, NUM_LINES, NUM_WEDGES
 from prodm.runs import fill, read_toml
 
 TINY = ModelSettings(
@@ -47,15 +46,9 @@ TINY = ModelSettings(
 
 
 def tiny(method: str) -> ModelSettings:
-    levels = {"reader": 4, "tuner": 3}.get(method)
-    if levels is None:
+    if method != "reader":
         return dataclasses.replace(TINY, method=method)
-    network = dataclasses.replace(
-        TINY.network,
-        channels=(16,) * levels,
-        attention=(False,) * levels,
-        num_wedges=NUM_WEDGES if method == "tuner" else 0,
-    )
+    network = dataclasses.replace(TINY.network, channels=(16,) * 4, attention=(False,) * 4)
     return dataclasses.replace(TINY, method=method, network=network)
 
 
@@ -81,18 +74,12 @@ def tiny_set() -> Batch:
 
 
 def set_of(method: str) -> Batch:
-    """The same windows; a focuser learns their middle slices from five views of them.
+    """The same windows; a focuser and a polisher learn their middle slices from five views of them.
 
-    A placer learns where the lesions rest, from views of the tissue with a hole in it, a tuner what
-    is missing of a motion from a bright line in each wedge, as far off.
+    A placer learns where the lesions rest, from views of the tissue with a hole in it.
     """
     batch = tiny_set()
-    if method == "tuner":
-        missing = 0.3 * torch.randn(4, NUM_WEDGES, generator=seeded(0))
-        away = torch.tensor(ALONG_PX) - missing[..., None]
-        lines = torch.exp(-(away**2))[:, :, None].expand(-1, -1, NUM_LINES + 1, -1)
-        return dataclasses.replace(batch, views=lines, missing=missing, block=torch.arange(4))
-    if method not in ("focuser", "placer") or batch.background is None:
+    if method not in ("focuser", "placer", "polisher") or batch.background is None:
         return batch
     if method == "placer":
         place = torch.tensor([[2, 1], [-3, 0], [4, -4], [0, 5]])
@@ -107,13 +94,16 @@ def set_of(method: str) -> Batch:
     seen = to_hu(batch.moving)
     excess = seen - to_hu(batch.background)
     views = torch.cat([seen, excess, seen, excess.clamp(min=0), torch.full_like(seen, 0.1)], dim=1)
+    if method == "polisher":
+        clean, blurred = to_hu(batch.background), excess.clamp(min=0)
+        views = torch.cat([clean, excess, excess, blurred, blurred], dim=1)
     images = ("still", "moving", "calcium", "lesions", "background")
     middles = {name: getattr(batch, name)[:, 1:2] for name in images}
     return dataclasses.replace(batch, **middles, views=views)
 
 
 def shown_to(method: str, batch: Batch) -> Tensor:
-    if method in ("focuser", "placer", "tuner"):
+    if method in ("focuser", "placer", "polisher"):
         assert batch.views is not None
         return batch.views
     return look(batch.moving) if method == "reader" else batch.moving
@@ -188,7 +178,7 @@ def test_training_and_prediction_repeat_with_their_seed(method: str) -> None:
         prediction = build_predict(settings, network)(shown_to(method, batch), seeded(5))
         assert len(prediction) == len(batch.moving)
         num_images = (2 if method == "separator" else 1) * batch.moving.shape[1]
-        shapes = {"reader": (2, NUM_ANGLES), "placer": (33, 33), "tuner": (2, NUM_WEDGES)}
+        shapes = {"reader": (2, NUM_ANGLES), "placer": (33, 33)}
         shape = shapes.get(method, (num_images, *batch.moving.shape[2:]))
         assert prediction.shape[1:] == shape
         assert not prediction.requires_grad
@@ -229,7 +219,11 @@ def test_the_number_of_network_calls_is_the_number_of_jumps(method: str, num_jum
 
 @pytest.mark.parametrize(
     "method",
-    [name for name in METHODS if name not in ("separator", "reader", "focuser", "placer", "tuner")],
+    [
+        name
+        for name in METHODS
+        if name not in ("separator", "reader", "focuser", "placer", "polisher")
+    ],
 )
 def test_the_hook_has_the_last_word(method: str) -> None:
     network = build_network(tiny(method), seed=0)

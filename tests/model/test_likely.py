@@ -8,11 +8,18 @@ import pytest
 import torch
 
 from prodm.model.families import FAMILIES, draw_motions
-from prodm.model.likely import _direction, as_drawn, likely_motions
+from prodm.model.likely import (
+    NUM_WEDGES,
+    _direction,
+    as_drawn,
+    centres_rad,
+    likely_motions,
+    shape_of,
+    shapes,
+)
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import place_of, translation
 from prodm.model.reading import true_path
-from prodm.model.tuning import NUM_WEDGES, centres_rad, shape_of, shapes
 from prodm.motion.profiles import MAIN_RATIO, OTHER_RATIO
 from prodm.physics.fitting import NUM_VIEWS
 

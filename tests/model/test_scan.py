@@ -12,7 +12,7 @@ from prodm.model.clearing import smoother
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import Phased, Separation, Separator
 from prodm.model.reading import angles_rad, without_translation
-from prodm.model.scan import belief, correct_scan, look_again_at, settle_again
+from prodm.model.scan import believed, correct_scan, look_again_at, settle_again
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -161,27 +161,56 @@ def test_the_motion_is_fitted_again_to_what_was_seen_in_focus(
     assert off_px(first) < 0.1
 
 
-def test_a_lesion_is_believed_by_what_the_image_gains_and_by_its_gap() -> None:
-    """A lesion in two slices, log-odds -2 and 4 there, -9 elsewhere; the better slice tells."""
+def test_each_lesion_is_believed_by_what_the_image_gains_and_by_its_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two lesions, one of them in two slices, where the better one tells."""
     spots = torch.zeros_like(lesion())
-    spots[1, 20:22, 30:34] = spots[2, 40:42, 10:14] = 200.0
+    spots[1, 20:22, 30:34] = spots[2, 20:22, 30:34] = 200.0
+    other = torch.zeros_like(lesion())
+    other[2, 40:42, 10:14] = 200.0
+    beside = torch.zeros_like(lesion())
+    beside[2, 22, 30:34] = 40.0  # fainter than a lesion, and part of the first one
     log_odds = torch.full_like(lesion(), -9.0)
-    log_odds[1, 18:24, 28:36], log_odds[2, 38:44, 8:16] = -2.0, 4.0
+    log_odds[1, 18:25, 28:36], log_odds[2, 18:25, 28:36], log_odds[2, 38:44, 8:16] = -7.0, 4.0, -7.0
+    image = tissue() + drift().apply(spots + beside + other)
 
     def gaps(clean_hu: Tensor) -> Tensor:
         torch.testing.assert_close(clean_hu[0], tissue(), atol=1e-3, rtol=0)
         return log_odds[None]
 
-    phased = Phased(tissue() + spots, spots, drift(), None, spots)
-    seen = drift().apply(spots)
+    assert torch.equal(believed(image, spots + beside + other, drift(), gaps), spots + beside)
+    seen = drift().apply(spots + beside)
     gained_hu, _ = smoother(tissue() + seen, seen)
     assert gained_hu > 100
-    believed = belief(phased, seen, tissue() + seen, gaps)
-    assert believed == pytest.approx(math.log(gained_hu) + 4, abs=1e-4)
-    rough = belief(phased, seen, tissue(), gaps)  # no smoother without it
-    assert rough == pytest.approx(4, abs=1e-4)
-    nothing = Phased(tissue(), spots, drift(), None, 0 * spots)
-    assert belief(nothing, seen, tissue(), gaps) == -math.inf
+    for more, is_kept in ((-1e-3, True), (1e-3, False)):
+        monkeypatch.setattr(scan, "LEAST_BELIEF", math.log(gained_hu) + 4 + more)
+        assert bool(believed(image, spots + beside + other, drift(), gaps).any()) == is_kept
+
+
+def test_a_dense_lesion_does_not_vouch_for_what_the_image_is_no_smoother_without() -> None:
+    both = lesion() + elsewhere()
+    kept = believed(moved(), both, drift(), lambda blocks: 0 * blocks)
+    assert float(kept[:, 20:40].max()) == pytest.approx(float(lesion().max()))
+    assert not kept[:, 45:].any()
+    nothing = 0 * lesion()
+    assert not believed(moved(), nothing, drift(), lambda blocks: 0 * blocks).any()
+
+
+def test_what_a_polisher_says_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A focuser sees too much, and a polisher takes it away; only where tissue rests."""
+    polished: list[Tensor] = []
+
+    def polish(*arguments: Tensor) -> Tensor:
+        polished.append(arguments[3])
+        return lesion()
+
+    monkeypatch.setattr(scan, "polish", polish)
+    separator = replace(sees(1.5 * lesion()), polisher=(sees(lesion()).predict, 3))
+    nothing = 0 * lesion()
+    result = look_again_at(moved(), traces(), nothing, drift(), separator, goes_along=False)
+    assert float(polished[0].max()) == pytest.approx(1.5 * float(lesion().max()))
+    assert float((result.corrected_hu - tissue() - lesion()).norm()) < 0.1 * float(lesion().norm())
 
 
 def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(

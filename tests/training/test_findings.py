@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
+from prodm.model import polishing
 from prodm.model.focusing import REFOCUSED, VIEWS
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import Separation, Separator
@@ -24,6 +25,8 @@ from prodm.training.findings import (
     TYPICAL_ERROR_PX,
     Finding,
     carried_along,
+    draw_closer,
+    draw_closer_finding,
     draw_finding,
     draw_findings,
     draw_places,
@@ -87,6 +90,32 @@ def test_the_truth_is_in_the_frame_of_what_was_found(found: Finding) -> None:
     assert refocused.sum() == pytest.approx(still.sum(), rel=0.1)
     peaks = [np.unravel_index(image.argmax(), image.shape) for image in (refocused, still)]
     assert peaks[0] == peaks[1]
+
+
+def test_a_polisher_is_shown_what_a_focuser_left(
+    found: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores count near all calcium, also near what reaches no threshold."""
+
+    def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return y[:, 3 * REFOCUSED + 1, None]
+
+    separator = replace(BLIND, focuser=(focuser, 3))
+    closer = find(block(), separator, SETTINGS, np.random.default_rng(3), closer=True)
+    assert closer is not None
+    np.testing.assert_array_equal(closer.views[polishing.VIEWS.index("lesion")], closer.lesion)
+    weighed = closer.views[polishing.WEIGHED].astype(float)
+    assert np.corrcoef(weighed.ravel(), closer.still.ravel())[0, 1] > 0.97
+    faint = replace(closer, still=(closer.still * (100 / closer.still.max())).astype(np.int16))
+    options = {"num_slices": 3, "batch_size": 2, "seed": (1,), "radius_pixels": 4}
+    seen = draw_closer([faint], **options)
+    assert not seen.calcium.any()  # 100 HU before no tissue
+    assert seen.lesions.any()
+    assert not draw_findings([faint], **options).lesions.any()  # type: ignore[arg-type]
+    assert seen.views is not None
+    assert float(seen.views.abs().max()) > 100  # HU; nothing is taken for odds
+    with pytest.raises(ProdmError, match="what a focuser saw"):
+        draw_closer_finding([block()], BLIND, SETTINGS, (1,))
 
 
 def test_a_placer_is_shown_what_a_focuser_saw(
@@ -248,7 +277,7 @@ def test_calcium_is_swapped_only_where_voxels_are_alike_and_some_is_left() -> No
 def test_a_share_of_the_findings_has_swapped_calcium(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Block] = []
 
-    def remembered(one: Block, *_: object) -> str:
+    def remembered(one: Block, *_: object, **__: object) -> str:
         asked.append(one)
         return "found"
 

@@ -240,7 +240,7 @@ def test_a_reader_learns_through_a_separator(pairs: Pairs, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("method", "motions"),
-    [("focuser", "found"), ("focuser", "near"), ("placer", "found"), ("tuner", "found")],
+    [("focuser", "found"), ("focuser", "near"), ("placer", "found"), ("polisher", "near")],
 )
 def test_motions_that_were_found_are_learnt_from(
     method: str, motions: str, pairs: Pairs, tmp_path: Path
@@ -250,8 +250,8 @@ def test_motions_that_were_found_are_learnt_from(
     small = (
         method, "--set", f"windows.motions={motions}", "--workers", "1",
         "--set", "num_steps=2", "--set", "batch_size=2",
-        "--set", f"{network}.channels={[8, 16] if method != 'tuner' else [8, 16, 32]}",
-        "--set", f"{network}.attention={str([False] * (3 if method == 'tuner' else 2)).lower()}",
+        "--set", f"{network}.channels=[8, 16]",
+        "--set", f"{network}.attention=[false, false]",
         "--set", f"{network}.num_head_channels=8",
     )  # fmt: skip
     result = command(pairs, run, *small, "--findings", "2")

@@ -68,7 +68,7 @@ from prodm.errors import ProdmError
     type=click.IntRange(1),
     default=4000,
     show_default=True,
-    help="Blocks that are moved, before a focuser, a placer or a tuner learns from them.",
+    help="Blocks that are moved, before a focuser, a placer or a polisher learns from them.",
 )
 @click.option(
     "--findings-of",
@@ -105,7 +105,7 @@ def train(
     """Train a correction on pairs.
 
     SETTINGS is a TOML file, or one of the names that ship with prodm: compact, separator,
-    reader, focuser, placer, tuner, paper. On several GPUs start it with torchrun.
+    reader, focuser, placer, polisher, paper. On several GPUs start it with torchrun.
 
     Example: prodm train compact --pairs pairs -o run --max-minutes 60
     """
@@ -181,8 +181,8 @@ def _parts(method: str, separator: Path | None, reader: Path | None) -> list[Pat
     """Return the weights that a method looks through, or refuse those that it does not."""
     from prodm.correction.loading import PARTS, shipped_weights
 
-    # How many of the parts each looks through; a placer is shown what a focuser saw.
-    looks_through = {"reader": 1, "tuner": 1, "focuser": 2, "placer": 3}
+    # How many of the parts each looks through; placer and polisher are shown what a focuser saw.
+    looks_through = {"reader": 1, "focuser": 2, "placer": 3, "polisher": 3}
     num_parts = looks_through.get(method, 0)
     for name, file, least in (("separator", separator, 1), ("reader", reader, 2)):
         if file is not None and num_parts < least:

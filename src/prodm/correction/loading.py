@@ -57,15 +57,15 @@ def load_phase(
     reader: Path | None = None,
     focuser: Path | None = None,
     placer: Path | None = None,
-    tuner: Path | None = None,
+    polisher: Path | None = None,
     *,
     tissue_rests: bool = True,
 ) -> PhaseCorrector:
     """Return the corrector by phase of a separator.
 
     With a ``reader`` the search for motions starts from what it reads; once a motion was found, a
-    ``tuner`` tells what is missing of it, a ``placer`` where the lesion rests, if the tissue does,
-    and a ``focuser`` takes a second look.
+    ``focuser`` takes a second look, and, if the tissue rests, a ``placer`` tells where the lesion
+    does and a ``polisher`` takes a last look.
     """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
@@ -78,7 +78,7 @@ def load_phase(
     _check_size(separating, separator.name)
     sha256 = separating.sha256
     helpers: dict[str, Any] = {}
-    given = {"reader": reader, "focuser": focuser, "placer": placer, "tuner": tuner}
+    given = {"reader": reader, "focuser": focuser, "placer": placer, "polisher": polisher}
     for name, file in given.items():
         if file is None:
             continue
@@ -138,7 +138,7 @@ def as_corrector(trained: "Trained", file_name: str, *, device: str = "cpu") -> 
 
     settings = trained.settings
     _check_size(trained, file_name)
-    if settings.method in ("separator", "reader", "focuser", "placer", "tuner"):
+    if settings.method in ("separator", "reader", "focuser", "placer", "polisher"):
         raise ProdmError(f"{file_name} holds a {settings.method}, which corrects nothing by itself")
     draws = settings.method not in ("unet", "cgan")
     if settings.method != "ddpm":
@@ -202,7 +202,7 @@ def _phase_net(weights: Path | None, tissue_rests: bool) -> Corrector:
     return load_phase(weights or separator, *others, tissue_rests=tissue_rests)
 
 
-PARTS = ("separator", "reader", "focuser", "placer", "tuner")  # in the order of ``load_phase``
+PARTS = ("separator", "reader", "focuser", "placer", "polisher")  # in the order of ``load_phase``
 
 
 def _parts() -> list[Path]:

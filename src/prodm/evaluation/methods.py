@@ -5,7 +5,7 @@ A method corrects blocks. Where it comes from is one of
     a run folder      the best network of a training, ``best.safetensors`` in it
     a weights file    any network that prodm saved
     A+B, A+B+C+D+E+F  a network that walks, a separator and, where wanted, a reader, a focuser, a
-                      placer and a tuner, each a folder or file as above: the walk with the
+                      placer and a polisher, each a folder or file as above: the walk with the
                       consistency step (``prodm.model.consistency``)
     B+C, B+C+D+E+F    the same without a network that walks: the correction by phase alone
     a name            a method without weights, one of ``BY_NAME``
@@ -225,7 +225,7 @@ def _trained(
     trained = load_network(weights)
     if trained.settings.method == "separator":
         return _phased([weights], name, source, tissue_rests)
-    if trained.settings.method in ("reader", "focuser", "placer", "tuner"):
+    if trained.settings.method in ("reader", "focuser", "placer", "polisher"):
         raise ProdmError(
             f"{source} holds a {trained.settings.method}, which corrects nothing by itself"
         )
@@ -264,8 +264,8 @@ def _together(
     phase_alone = load_network(files[0]).settings.method == "separator"
     if len(files) > (5 if phase_alone else 6):
         raise ProdmError(
-            "after a separator come a reader, a focuser, a placer, a tuner and nothing else, got "
-            f"{source}"
+            "after a separator come a reader, a focuser, a placer, a polisher and nothing else, "
+            f"got {source}"
         )
     if phase_alone:
         return _phased(files, name, source, tissue_rests)

@@ -21,7 +21,7 @@ from prodm.pairs.store import Pairs
 HELPERS: dict[str, Callable[[Separator, tuple[Predict, int]], Separator]] = {
     "focuser": lambda separator, helper: replace(separator, focuser=helper),
     "placer": lambda separator, helper: replace(separator, placer=helper),
-    "tuner": lambda separator, helper: replace(separator, tuner=helper),
+    "polisher": lambda separator, helper: replace(separator, polisher=helper),
 }
 
 
@@ -38,7 +38,7 @@ def validator(
 
     A separator is measured by the correction by phase that it makes possible, a reader by the
     correction that undoes the motions that it reads through its ``separator``, and a focuser, a
-    placer or a tuner by the correction by phase with its ``separator``, and what that has.
+    placer or a polisher by the correction by phase with its ``separator``, and what that has.
     """
     patches = load_patches(pairs, "validation", with_calcium=True, count=count, seed=seed)
 

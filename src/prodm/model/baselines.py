@@ -20,7 +20,7 @@ channels than a window has noise values at each place, and cannot pass the noise
     reader        tells how it moves (``prodm.model.reading``)
     placer        tells where it rests, once its motion was found (``prodm.model.resting``)
     focuser       tells what it is at rest, likewise (``prodm.model.focusing``)
-    tuner         tells what is missing of a motion that was found (``prodm.model.tuning``).
+    polisher      tells what is wrong with what a focuser saw (``prodm.model.polishing``).
                   These five correct nothing by themselves; ``prodm.model.phasing`` does.
 
 Training is a game with one or more players, each a module with its own optimiser; every
@@ -48,13 +48,13 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.focusing import Focuser, focusing_loss
 from prodm.model.losses import Batch, LossSettings, Parts, total_loss
 from prodm.model.network import CorrectionNetwork, Network, NetworkSettings, Predicts, denoiser
+from prodm.model.polishing import Polisher, polishing_loss
 from prodm.model.reading import MotionReader, reading_loss
 from prodm.model.resting import Placer, placing_loss
 from prodm.model.sampler import Between, SamplingSettings, no_change, normal_like, walk
 from prodm.model.separation import background_and_still, separation_loss
-from prodm.model.tuning import Tuner, tuning_loss
 
-AnyNetwork = CorrectionNetwork | MotionReader | Focuser | Placer | Tuner
+AnyNetwork = CorrectionNetwork | MotionReader | Focuser | Placer | Polisher
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Predict(Protocol):
         A separator returns [B, 2 k, Y, X]: the background, then the odds of calcium at rest. A
         reader is given what a separator sees, and returns paths (``prodm.model.reading``). A
         focuser is given views, and returns calcium in HU (``prodm.model.focusing``), a placer the
-        evidence of places (``prodm.model.resting``), and a tuner what slices show of what is
-        missing of their motion (``prodm.model.tuning``).
+        evidence of places (``prodm.model.resting``), and a polisher is given other views, and
+        returns calcium in HU (``prodm.model.polishing``).
         """
         ...
 
@@ -365,13 +365,13 @@ def placer_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player
     return (Player("network", network, loss),)  # type: ignore[arg-type]
 
 
-def tuner_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
-    """What is missing of a motion that is a little wrong."""
+def polisher_players(settings: ModelSettings, network: AnyNetwork) -> tuple[Player, ...]:
+    """What calcium is at rest, given what a focuser saw."""
 
     def loss(network: Network, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Parts]:
         if batch.views is None:
-            raise ProdmError("a tuner learns from motions that are a little wrong")
-        return tuning_loss(_call_once(network, batch.views), batch)
+            raise ProdmError("a polisher learns from what a focuser saw")
+        return polishing_loss(_call_once(network, batch.views), batch, settings.loss)
 
     return (Player("network", network, loss),)
 
@@ -403,7 +403,7 @@ METHODS: dict[str, Method] = {
     "reader": Method(MotionReader, reader_players, direct_predict),
     "placer": Method(Placer, placer_players, direct_predict),
     "focuser": Method(Focuser, focuser_players, direct_predict),
-    "tuner": Method(Tuner, tuner_players, direct_predict),
+    "polisher": Method(Polisher, polisher_players, direct_predict),
 }
 
 

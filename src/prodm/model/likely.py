@@ -1,7 +1,7 @@
 """Which motions of the simulator have a given shape, and where each of them rests.
 
 The shape of a motion is s(theta) without its translation, all that shows of it in what moves
-(``prodm.model.tuning.shapes``). Given its phase, or its pause, a motion is linear in its vectors
+(``shapes``). Given its phase, or its pause, a motion is linear in its vectors
 (``prodm.model.families``), so that on a grid of phases and pauses
 
     shape = X v + error           v ~ N(0, size^2), error ~ N(0, error_px^2)
@@ -33,10 +33,10 @@ from prodm.model.families import (
 )
 from prodm.model.motions import FoundMotion
 from prodm.model.reading import angles_rad
-from prodm.model.tuning import centres_rad, shape_of, shapes
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
+NUM_WEDGES = 10  # angles, in the middle of as many wedges, at which shapes are compared
 SHAPE_ERROR_PX = 0.25  # of a motion that was found
 SIZE_PX = (8.0, 8.0, 8.0, 5.0)  # of the vectors of each family
 NUM_PHASES = 24  # over half a turn, which with the signs of the vectors is all
@@ -122,6 +122,30 @@ def as_drawn(motion: FoundMotion, start_rad: float) -> FoundMotion:
         start_rad=start_rad,
         slice_shift=motion.along_z_at(views),
     )
+
+
+def centres_rad() -> Tensor:
+    """Return the angles in the middle of the wedges."""
+    return (torch.arange(NUM_WEDGES) + 0.5) * (math.pi / NUM_WEDGES)
+
+
+@lru_cache(maxsize=1)
+def translations() -> Tensor:
+    """Return what translations along x and y make up of s at the wedges, [wedges, 2]."""
+    return torch.stack([centres_rad().cos(), centres_rad().sin()], dim=1)
+
+
+@lru_cache(maxsize=1)
+def shapes() -> Tensor:
+    """Return an orthonormal basis of what no translation makes up, [wedges, wedges - 2]."""
+    whole, _ = torch.linalg.qr(translations(), mode="complete")
+    basis: Tensor = whole[:, 2:].contiguous()
+    return basis
+
+
+def shape_of(motion: FoundMotion) -> Tensor:
+    """Return s at the wedges without its translation, in the basis of ``shapes``."""
+    return motion.shift_at(centres_rad()) @ shapes()
 
 
 @lru_cache(maxsize=64)

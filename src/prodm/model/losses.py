@@ -49,10 +49,9 @@ class Batch:
     ``background`` is the image without calcium, in [0, 1]: what a separator learns to see.
     ``displacement`` [B, M, 3] is the motion, (x in pixels, y in pixels, z in slices) at M views
     over 180 degrees, and ``start_rad`` [B] its first angle, where they are known. ``views``
-    [B, V k, Y, X] are what a focuser or a placer sees of the windows' slices; ``place`` [B, 2] is
-    where a lesion rests (``prodm.model.focusing``, ``prodm.model.resting``). ``missing`` [B, K] is
-    what is missing of a motion, and ``block`` [P] tells in which of B blocks lie the P points whose
-    views a tuner sees (``prodm.model.tuning``).
+    [B, V k, Y, X] are what a focuser, a placer or a polisher sees of the windows' slices; ``place``
+    [B, 2] is where a lesion rests (``prodm.model.focusing``, ``prodm.model.resting``,
+    ``prodm.model.polishing``).
     """
 
     still: Tensor
@@ -65,8 +64,6 @@ class Batch:
     start_rad: Tensor | None = None
     views: Tensor | None = None
     place: Tensor | None = None
-    missing: Tensor | None = None
-    block: Tensor | None = None
 
     def __post_init__(self) -> None:
         images = [self.still, self.moving, self.calcium, self.lesions]

@@ -29,6 +29,9 @@ NUM_FITTED = 10  # steps of ``refocus``
 SHUT_WEIGHT = 0.5  # of what was not taken to move at all: streaks end where a gate is shut
 FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
 CALCIUM_HU = 80.0  # once in focus; what has no such pixel beside it is grain, its bright half
+PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
+BESIDE_PX = 5  # width of the square around each such pixel
+LEFT_HU = 20.0  # what may be left over there, grain
 DIP_WEIGHT = 0.3  # chosen on validation patients: less blurs still calcium, more keeps it moving
 
 
@@ -52,12 +55,12 @@ class FoundMotion:
 
     def undo(self, moving: Tensor, padding: int = PADDING) -> Tensor:
         """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
-        undone: Tensor = self._mover(moving, padding).undo(moving)
+        undone: Tensor = self.mover(moving, padding).undo(moving)
         return undone
 
     def apply(self, still: Tensor) -> Tensor:
         """Return images [..., Z, Y, X] as the motion shows them."""
-        seen: Tensor = self._mover(still, PADDING).apply(still)
+        seen: Tensor = self.mover(still).apply(still)
         return seen
 
     @property
@@ -72,7 +75,7 @@ class FoundMotion:
         """
         if self.is_rest:
             return moving
-        return refocused(self._mover(moving, PADDING), moving)
+        return refocused(self.mover(moving), moving)
 
     def focused(self, moving: Tensor) -> Tensor:
         """Return what is put in the place of what moves, in HU: refocused, without the grain.
@@ -121,7 +124,8 @@ class FoundMotion:
         added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
         return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
 
-    def _mover(self, image: Tensor, padding: int) -> phase.Mover:
+    def mover(self, image: Tensor, padding: int = PADDING) -> phase.Mover:
+        """Return what moves many images of the size of one [..., Z, Y, X], and back."""
         shift, along_z = (
             None if part is None else part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
             for part in (self.shift_px, self.slice_shift)
@@ -155,6 +159,19 @@ def without_grain(still: Tensor) -> Tensor:
     """Return what was refocused [..., Z, Y, X] where it is calcium, or beside it."""
     beside = functional.max_pool2d(still.flatten(0, -3), 3, stride=1, padding=1)
     return torch.where(beside.view_as(still) > CALCIUM_HU, still, torch.zeros_like(still))
+
+
+def put_back(block_hu: Tensor, moving_hu: Tensor, still_hu: Tensor, motion: FoundMotion) -> Tensor:
+    """Return a block with a lesion at rest in the place of the moving one.
+
+    What moves and the lesion does not explain is left as it is, but where the lesion passes no
+    more than the grain of the image is: the rest is what a slightly wrong motion leaves over.
+    """
+    seen = motion.apply(still_hu)
+    left_over = moving_hu - seen
+    passes = functional.max_pool2d((seen.abs() > PASSES_HU).float(), BESIDE_PX, 1, BESIDE_PX // 2)
+    too_much = left_over - left_over.clamp(-LEFT_HU, LEFT_HU)
+    return block_hu - seen + still_hu - passes * too_much
 
 
 def _at_views(path: Tensor) -> Tensor:

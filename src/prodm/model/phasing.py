@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from prodm.model import normalise, to_hu
 from prodm.model.baselines import Predict
 from prodm.model.clearing import smoother
 from prodm.model.focusing import REFOCUSED, focus, look_again
-from prodm.model.motions import FoundMotion, explained_share, without_grain
+from prodm.model.motions import FoundMotion, explained_share, put_back, without_grain
 from prodm.model.placing import LESION_HU, centred, odds_evidence, settle
 from prodm.model.reading import look_through, read_path
 from prodm.model.resting import clean, placer_evidence
@@ -44,9 +43,6 @@ SMOOTHER_SHARE = 0.1  # as a share of what it could add
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
-PASSES_HU = 10.0  # a lesion passes where it changes the image by more than this
-BESIDE_PX = 5  # width of the square around each such pixel
-LEFT_HU = 20.0  # what may be left over there, grain
 SIMULATED_START_RAD = 0.0  # where scans whose tissue rests start, those of the paper too
 
 
@@ -80,7 +76,7 @@ class Separator:
     reader: tuple[Predict, int] | None = None  # a trained reader, likewise
     placer: tuple[Predict, int] | None = None  # a placer
     focuser: tuple[Predict, int] | None = None  # a focuser
-    tuner: tuple[Predict, int] | None = None  # and a tuner
+    polisher: tuple[Predict, int] | None = None  # and a polisher
     gaps: Callable[[Tensor], Tensor] | None = None  # where calcium was taken out, for a placer
     tissue_rests: bool = True  # and so tells where calcium belongs; see ``prodm.model.placing``
 
@@ -223,19 +219,6 @@ def in_focus(
         return block_hu
     still = motion.focused(moving_hu)
     return block_hu + share * (still - motion.apply(still))
-
-
-def put_back(block_hu: Tensor, moving_hu: Tensor, still_hu: Tensor, motion: FoundMotion) -> Tensor:
-    """Return a block with a lesion at rest in the place of the moving one.
-
-    What moves and the lesion does not explain is left as it is, but where the lesion passes no
-    more than the grain of the image is: the rest is what a slightly wrong motion leaves over.
-    """
-    seen = motion.apply(still_hu)
-    left_over = moving_hu - seen
-    passes = functional.max_pool2d((seen.abs() > PASSES_HU).float(), BESIDE_PX, 1, BESIDE_PX // 2)
-    too_much = left_over - left_over.clamp(-LEFT_HU, LEFT_HU)
-    return block_hu - seen + still_hu - passes * too_much
 
 
 def trust(explained: float, trusted: tuple[float, float]) -> float:

@@ -1,16 +1,16 @@
 """The blocks of a scan, corrected by phase together.
 
 Its calcium moves alike, or nearly so: what moves in all blocks tells the motion far better than
-what moves in one (``prodm.model.finding``). A tuner tells what is missing of it
-(``prodm.model.tuning``). Where tissue moves along, as in a patient, calcium is then put in focus
-where it was seen on average. Where tissue rests, as in the simulator, its scan is gone through once
-more:
+what moves in one (``prodm.model.finding``). Where tissue moves along, as in a patient, calcium is
+then put in focus where it was seen on average. Where tissue rests, as in the simulator, its scan is
+gone through once more:
 
     settle    the place where the calcium rests, by the motion and by the gaps in the tissue
     focus     what a focuser sees there
     refit     the motion, by what the focuser saw (``prodm.model.refitting``)
     settle    again, since all is cleaner now
     focus     in all blocks, also those in which nothing was seen to go along
+    polish    what a focuser saw, by what it leaves behind (``prodm.model.polishing``)
 
 and each lesion is put back that can be believed.
 """
@@ -22,17 +22,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
 from prodm.model.baselines import Predict
-from prodm.model.clearing import smoother
+from prodm.model.clearing import roughness
 from prodm.model.finding import find_motions, settle_motions, with_each
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.likely import as_drawn
-from prodm.model.motions import FoundMotion, without_grain
+from prodm.model.motions import BESIDE_PX, FoundMotion, put_back, without_grain
 from prodm.model.phasing import (
-    BESIDE_PX,
     SEARCH_SEED,
     SIMULATED_START_RAD,
     STILL_HU,
@@ -41,15 +41,14 @@ from prodm.model.phasing import (
     may_move,
     moves_here,
     place_evidence,
-    put_back,
     put_in_focus,
     separate_by_network,
 )
 from prodm.model.placing import LESION_HU, SHAPE_TRUST_IN_FOCUS, centred, place_of
+from prodm.model.polishing import polish
 from prodm.model.refitting import refit
 from prodm.model.resting import evidence_of_all
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips
-from prodm.model.tuning import tune
 from prodm.runs import Progress, no_progress
 
 LEAST_BELIEF = 5.5  # of a lesion where tissue rests
@@ -96,15 +95,6 @@ def correct_scan(
         list(blocks_hu),
         alike=separator.tissue_rests,
     )
-
-    if separator.tuner is not None:
-        predict = separator.tuner[0]
-        motions = with_each(
-            motions,
-            lambda motion, blocks: tune(
-                motion, [(blocks_hu[n], moving[n]) for n in blocks], predict
-            ),
-        )
     return correct_in_place(blocks_hu, moving, odds, motions, separator)
 
 
@@ -167,35 +157,48 @@ def look_again_at(
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
-    seen = motion.apply(still)
+    if separator.polisher is not None:
+        still = without_grain(polish(block_hu, moving_hu, motion, still, separator.polisher))
+    if separator.gaps is not None:
+        still = believed(block_hu, still, motion, separator.gaps)
+        is_there = bool(still.any())
+    else:
+        is_there = moves_here(block_hu, still, motion.apply(still))
+    if not is_there:
+        return at_rest
     if goes_along:
         corrected = put_back(block_hu, moving_hu, still, motion)
-        one = Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
-    else:
-        one = Phased(block_hu - seen + still, seen, motion, still, still)
-    if separator.gaps is None:
-        return one if moves_here(block_hu, still, seen) else at_rest
-    return one if belief(one, seen, block_hu, separator.gaps) >= LEAST_BELIEF else at_rest
+        return Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
+    seen = motion.apply(still)
+    return Phased(block_hu - seen + still, seen, motion, still, still)
 
 
-def belief(
-    phased: Phased, seen_hu: Tensor, block_hu: Tensor, gaps: Callable[[Tensor], Tensor]
-) -> float:
-    """Return how far a lesion is believed that was put back, where something must be missing.
+def believed(
+    block_hu: Tensor, lesion_hu: Tensor, motion: FoundMotion, gaps: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the lesions at rest [Z, Y, X] that can be believed, of those seen in a block.
 
-    It is the logarithm of what the image gains in smoothness without the moving lesion, in HU, and
-    the log-odds that something is missing where it rests, in the slice that shows it best, over the
-    lesion and what lies beside it.
+    Each is judged by itself: a dense lesion must not vouch for a speck that is none. It is believed
+    by the logarithm of what the image gains in smoothness without it as it moves, in HU, and by the
+    log-odds that something is missing where it rests, in the slice that shows it best, over the
+    lesion and what lies beside it. All others are taken away before.
     """
-    lesion_hu = phased.lesion_hu
-    if lesion_hu is None or not bool((lesion_hu > LESION_HU).any()):
-        return -math.inf
-    lesion = lesion_hu > LESION_HU
-    beside = functional.max_pool2d(lesion.float(), BESIDE_PX, 1, BESIDE_PX // 2)
-    log_odds = gaps((phased.corrected_hu - lesion_hu)[None])[0]
-    held = lesion.any(dim=2).any(dim=1)
-    shown = (beside * log_odds).sum(dim=(1, 2))[held] / beside.sum(dim=(1, 2))[held]
-    return math.log(max(smoother(block_hu, seen_hu)[0], 1.0)) + float(shown.max())
+    left = block_hu - motion.apply(lesion_hu)
+    log_odds = gaps(left[None])[0]
+    smooth = roughness(left)
+    labels, _ = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
+    around = torch.from_numpy(ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX)))
+    kept = torch.zeros_like(lesion_hu)
+    for number, pixels in enumerate(ndimage.find_objects(labels), start=1):
+        lesion = torch.from_numpy(labels == number)
+        held = slice(pixels[0].start, pixels[0].stop)
+        beside = functional.max_pool2d(lesion[held].float(), BESIDE_PX, 1, BESIDE_PX // 2)
+        missing = (beside * log_odds[held]).sum(dim=(1, 2)) / beside.sum(dim=(1, 2))
+        one = torch.where(around == number, lesion_hu, 0.0)
+        gained_hu = float(roughness(left + motion.apply(one)) - smooth)
+        if math.log(max(gained_hu, 1.0)) + float(missing.max()) >= LEAST_BELIEF:
+            kept = kept + one
+    return kept
 
 
 def settle_again(

@@ -1,4 +1,4 @@
-"""What a focuser and a placer learn from: blocks of training patients whose motion was found.
+"""What a focuser, a placer and a polisher learn from: training blocks whose motion was found.
 
 Each block is moved afresh, as training windows are. Its motion is then found as a correction of
 that block alone would find it, by a separator, a reader and the search. The blocks of a scan find
@@ -7,8 +7,8 @@ which nothing seems to move: so with ``motions = "near"`` it is the true one wit
 size that they leave (``nearly``). Either takes far longer than learning from it, so that what was
 found is kept, one file for each:
 
-    views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``)
-                              in HU, and odds in thousandths
+    views       [5, Z, Y, X]  what a focuser sees (``prodm.model.focusing``), in HU, and odds in
+                              thousandths; or a polisher (``prodm.model.polishing``), in HU
     lesion      [Z, Y, X]     the lesion that a placer is shown, in HU: what a focuser saw, where
                               there is one, else what was refocused
     clean       [Z, Y, X]     the image without that lesion as it moves, in HU
@@ -34,19 +34,20 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from prodm.calcium import CALCIUM_THRESHOLD_HU
+from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.families import draw_motions
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, focus, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
-from prodm.model.motions import FoundMotion, place, without_grain
+from prodm.model.motions import FoundMotion, place, put_back, without_grain
 from prodm.model.phasing import (
     STILL_HU,
     Separator,
     find_motion,
-    put_back,
     separate_by_network,
 )
 from prodm.model.placing import place_of
+from prodm.model.polishing import SUSPECT_HU, WEIGHED, look_closer
 from prodm.model.reading import angles_rad, without_translation
 from prodm.model.resting import NUM_PLACED, clean, look_around
 from prodm.model.search import SearchSettings
@@ -86,7 +87,12 @@ class Finding:
 
 
 def draw_finding(
-    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
+    blocks: Sequence[Block],
+    separator: Separator,
+    settings: WindowSettings,
+    seed: Sequence[int],
+    *,
+    closer: bool = False,
 ) -> Finding:
     """Move blocks until a motion is found in one.
 
@@ -98,9 +104,18 @@ def draw_finding(
         chosen: Block | None = block
         if settings.swapped_share and rng.random() < settings.swapped_share:
             chosen = swapped(block, blocks[int(rng.integers(len(blocks)))], rng)
-        return None if chosen is None else find(chosen, separator, settings, rng)
+        return None if chosen is None else find(chosen, separator, settings, rng, closer=closer)
 
     return until_made(blocks, settings, seed, made)
+
+
+def draw_closer_finding(
+    blocks: Sequence[Block], separator: Separator, settings: WindowSettings, seed: Sequence[int]
+) -> Finding:
+    """Move blocks until a motion is found in one, and look at it as a polisher does."""
+    if separator.focuser is None:
+        raise ProdmError("a polisher learns from what a focuser saw, and there is none")
+    return draw_finding(blocks, separator, settings, seed, closer=True)
 
 
 def swapped(block: Block, other: Block, rng: np.random.Generator) -> Block | None:
@@ -124,9 +139,17 @@ def swapped(block: Block, other: Block, rng: np.random.Generator) -> Block | Non
 
 
 def find(
-    block: Block, separator: Separator, settings: WindowSettings, rng: np.random.Generator
+    block: Block,
+    separator: Separator,
+    settings: WindowSettings,
+    rng: np.random.Generator,
+    *,
+    closer: bool = False,
 ) -> Finding | None:
-    """Move a block and find its motion, or one near it; None where none is found."""
+    """Move a block and find its motion, or one near it; None where none is found.
+
+    The views are those of a focuser or, from ``closer``, those of a polisher.
+    """
     mirrors = rng.random(3) < 0.5
     still, background = (
         torch.from_numpy(mirror(image, mirrors).astype(np.float32))
@@ -172,6 +195,8 @@ def find(
         lesion = without_grain(focus(views, *separator.focuser))
         without_lesion = put_back(seen, moving, lesion, motion) - lesion
     views[VIEWS.index("odds")] /= ODDS_UNIT
+    if closer:
+        views = look_closer(seen, moving, motion, lesion)
     off_px = int(whole[1]), int(whole[0])
     found = Finding(
         views=_as_int16(views),
@@ -239,6 +264,7 @@ def draw_findings(
     batch_size: int,
     seed: Sequence[int],
     radius_pixels: int,
+    closer: bool = False,
 ) -> Batch:
     """Draw one batch of windows around slices with calcium; the same seed gives the same batch."""
     images: dict[str, list[torch.Tensor]] = {}
@@ -250,7 +276,8 @@ def draw_findings(
         around = middle + np.arange(num_slices) - num_slices // 2
         mirrors = rng.random(3) < 0.5
         views = torch.from_numpy(mirror(found.views, mirrors).astype(np.float32))
-        views[VIEWS.index("odds")] *= ODDS_UNIT
+        if not closer:
+            views[VIEWS.index("odds")] *= ODDS_UNIT
         still, background = (
             mirror(image[middle, None], mirrors).astype(np.float32)
             for image in (found.still, found.background)
@@ -264,7 +291,12 @@ def draw_findings(
         }
         for name, image in sample.items():
             images.setdefault(name, []).append(image)
-        lesions.append(torch.from_numpy(lesion_neighbourhoods(calcium, radius_pixels)))
+        scored = calcium
+        if closer:
+            scored = (still > SUSPECT_HU[0]) | (
+                views[WEIGHED, middle, None].numpy() > SUSPECT_HU[1]
+            )
+        lesions.append(torch.from_numpy(lesion_neighbourhoods(scored, radius_pixels)))
         spacing_mm.append(torch.from_numpy(found.spacing_mm))
     stacked = {name: torch.stack(values) for name, values in images.items()}
     return Batch(
@@ -273,6 +305,14 @@ def draw_findings(
         lesions=torch.stack(lesions),
         spacing_mm=torch.stack(spacing_mm),
     )
+
+
+def draw_closer(findings: Sequence[Finding], **options: Any) -> Batch:  # noqa: ANN401
+    """Draw one batch for a polisher, as ``draw_findings`` does.
+
+    Scores count near all calcium, also where it does not reach the threshold.
+    """
+    return draw_findings(findings, **options, closer=True)
 
 
 def draw_places(

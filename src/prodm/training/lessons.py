@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from prodm.model.losses import Batch
-from prodm.training.findings import Finding, draw_finding, draw_findings, draw_places
+from prodm.training.findings import (
+    Finding,
+    draw_closer,
+    draw_closer_finding,
+    draw_finding,
+    draw_findings,
+    draw_places,
+)
 from prodm.training.kept import Make
-from prodm.training.scenes import Scene, draw_scene, draw_scenes
 
 
 @dataclass(frozen=True)
@@ -22,5 +28,5 @@ class Lesson:
 LESSONS: dict[str, Lesson] = {
     "focuser": Lesson(Finding, draw_finding, draw_findings),
     "placer": Lesson(Finding, draw_finding, draw_places),
-    "tuner": Lesson(Scene, draw_scene, draw_scenes),
+    "polisher": Lesson(Finding, draw_closer_finding, draw_closer),
 }

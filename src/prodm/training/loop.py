@@ -13,7 +13,7 @@ A run is a folder:
     best.safetensors    the EMA network with the least validation error
     log.csv             one line per report and per validation
     curve.png           the log as a picture
-    findings/           what a focuser, a placer or a tuner learns from (``prodm.training.kept``)
+    findings/           what a focuser, a placer or a polisher learns from (``prodm.training.kept``)
 
 With several processes (``torchrun``) each draws its own shard of every batch and DDP averages
 the gradients. ``shards`` says into how many parts a batch is drawn; one process works through
