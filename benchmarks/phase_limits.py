@@ -25,14 +25,13 @@ from prodm.evaluation.patches import Patch, load_patches
 from prodm.evaluation.validation import as_metrics
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.focusing import focus, look_again
-from prodm.model.motions import FoundMotion, place
+from prodm.model.motions import FoundMotion, place, put_back
 from prodm.model.phasing import (
     STILL_HU,
     Separation,
     Separator,
     correct_by_phase,
     in_focus,
-    put_back,
     separate_by_network,
     settle_block,
 )

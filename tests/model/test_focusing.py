@@ -21,9 +21,9 @@ from prodm.model.focusing import (
     without_grid,
 )
 from prodm.model.losses import Batch, LossSettings, lesion_neighbourhoods
-from prodm.model.motions import FoundMotion
+from prodm.model.motions import LEFT_HU, FoundMotion, put_back
 from prodm.model.network import NetworkSettings
-from prodm.model.phasing import LEFT_HU, Separator, correct_by_phase, put_back
+from prodm.model.phasing import Separator, correct_by_phase
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS

@@ -156,7 +156,8 @@ def weigh(block_hu: Tensor, motion: FoundMotion, lesion_hu: Tensor) -> Tensor:
 
     def system(scaled: Tensor) -> Tensor:
         moved = mover.apply(deviation * scaled)
-        return deviation * mover.undo(_padded_filter(moved, 1 / power)) + scaled
+        back: Tensor = mover.undo(_padded_filter(moved, 1 / power))
+        return deviation * back + scaled
 
     wanted = deviation * mover.undo(_filtered(surprise, power**-0.5))
     weighed = lesion_hu.clone()
@@ -232,14 +233,14 @@ def _filtered(image: Tensor, gain: Tensor) -> Tensor:
     top, left = image.shape[-2] // 2, image.shape[-1] // 2
     mirrored = functional.pad(image[None], (left, left, top, top), mode="reflect")[0]
     shape = (mirrored.shape[-2], mirrored.shape[-1])
-    back = torch.fft.irfft2(torch.fft.rfft2(mirrored) * gain[_rings(shape)], s=shape)
+    back: Tensor = torch.fft.irfft2(torch.fft.rfft2(mirrored) * gain[_rings(shape)], s=shape)
     return back[..., top : top + image.shape[-2], left : left + image.shape[-1]]
 
 
 def _padded_filter(image: Tensor, gain: Tensor) -> Tensor:
     """Return the same of images with nothing beyond them."""
     shape = (image.shape[-2] + PADDING, image.shape[-1] + PADDING)
-    back = torch.fft.irfft2(torch.fft.rfft2(image, s=shape) * gain[_rings(shape)], s=shape)
+    back: Tensor = torch.fft.irfft2(torch.fft.rfft2(image, s=shape) * gain[_rings(shape)], s=shape)
     return back[..., : image.shape[-2], : image.shape[-1]]
 
 
