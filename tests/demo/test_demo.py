@@ -50,9 +50,8 @@ def grade_of(case: Case) -> str:
     return agatston.score(made.still, made.heart).grade
 
 
-def test_the_patients_are_the_first_seeds_and_hold_each_grade_once() -> None:
-    # With five grades in the first five seeds, each is the first patient of its grade.
-    assert sorted(case.seed for case in CASES) == list(range(FIRST_SEED, FIRST_SEED + 5))
+def test_the_patients_begin_with_the_first_seed_and_hold_each_grade_once() -> None:
+    assert min(case.seed for case in CASES) == FIRST_SEED
     assert tuple(case.grade for case in CASES) == GRADES
 
 
@@ -77,8 +76,11 @@ def test_the_first_patient_has_the_grade_that_chose_it() -> None:
 
 
 @pytest.mark.slow
-def test_every_patient_has_the_grade_that_chose_it() -> None:
-    assert [grade_of(case) for case in CASES] == [case.grade for case in CASES]
+def test_every_patient_is_the_first_of_its_grade() -> None:
+    first: dict[str, int] = {}
+    for seed in range(FIRST_SEED, max(case.seed for case in CASES) + 1):
+        first.setdefault(grade_of(Case(seed, "", "")), seed)
+    assert first == {case.grade: case.seed for case in CASES}
 
 
 def test_the_calcium_moves_as_prodm_simulate_moves_it(tmp_path: Path, phantom: Phantom) -> None:
