@@ -79,7 +79,10 @@ def test_the_first_patient_has_the_grade_that_chose_it() -> None:
 def test_every_patient_is_the_first_of_its_grade() -> None:
     first: dict[str, int] = {}
     for seed in range(FIRST_SEED, max(case.seed for case in CASES) + 1):
-        first.setdefault(grade_of(Case(seed, "", "")), seed)
+        made = make_phantom(seed)
+        score, coronary = (agatston.score(made.still, m) for m in (made.heart, made.calcium))
+        if coronary.agatston >= 0.9 * score.agatston:
+            first.setdefault(score.grade, seed)
     assert first == {case.grade: case.seed for case in CASES}
 
 

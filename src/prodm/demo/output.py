@@ -27,8 +27,9 @@ pre { background: #10151b; color: #f2f5f8; padding: 12px; white-space: pre-wrap;
 WHAT_IT_IS = (
     "Five made-up patients, one of each grade. Each was made from a seed, its coronary calcium was "
     "set in motion by simulated back-projection, and the moving scan was corrected.",
-    "The patients were chosen by their still scans alone, the first of each grade from seed 950001 "
-    "on, and their motions in turn from a list, before any correction of them was seen.",
+    "The patients were chosen by their still scans alone, the first of each grade from seed 960001 "
+    "on whose calcium is coronary, and their motions in turn from a list, before any correction "
+    "of them was seen.",
     "All three scores count the calcium inside the heart, by the clinical rule. What the "
     "correction makes worse is shown as it is.",
 )

@@ -1,10 +1,10 @@
 """Five patients, each still, moving and corrected, with the score of all three.
 
 The example is fair: the patients were chosen by a rule that sees the still scan alone, before
-any correction of them was seen. From seed 950001 on, which no shipped weights learnt from, the
-first patient of each grade is taken, by the score of the still scan inside the heart. In the order
-of the seeds, their motions are given in turn: the four families, along x and y, small, medium and
-large.
+any correction of them was seen. From seed 960001 on, which no shipped weights learnt from, the
+first patient of each grade is taken, by the score of the still scan inside the heart, nine tenths
+of which or more must be that of coronary calcium, since no other moves. In the order of the seeds,
+their motions are given in turn: the four families, along x and y, small, medium and large.
 
 Each step is that of a command: ``prodm phantom``, then ``prodm simulate`` with the patient's seed
 and profile, then ``prodm correct`` with the phantom's heart as its region. Calcium of valves and
@@ -30,7 +30,7 @@ from prodm.pairs.simulate import move, prepare
 from prodm.runs import Progress, no_progress
 from prodm.volume import Index, Volume
 
-FIRST_SEED = 950_001
+FIRST_SEED = 960_001
 VIEW_MM = 44.0  # side of the square that is shown of each patient
 PERCENT_PHANTOM, PERCENT_MOVED = 15, 30  # of a patient's work done by then
 
@@ -45,11 +45,11 @@ class Case:
 
 
 CASES = (
-    Case(950_007, "none", "jitter-small"),
-    Case(950_014, "minimal", "translation-x-medium"),
-    Case(950_004, "mild", "piecewise-x-large"),
-    Case(950_002, "moderate", "oscillation-y-medium"),
-    Case(950_001, "severe", "translation-x-small"),
+    Case(960_002, "none", "oscillation-y-medium"),
+    Case(960_015, "minimal", "translation-x-medium"),
+    Case(960_004, "mild", "jitter-small"),
+    Case(960_001, "moderate", "translation-x-small"),
+    Case(960_003, "severe", "piecewise-x-large"),
 )
 
 
