@@ -197,6 +197,17 @@ def test_a_dense_lesion_does_not_vouch_for_what_the_image_is_no_smoother_without
     assert not believed(moved(), nothing, drift(), lambda blocks: 0 * blocks).any()
 
 
+def test_a_lesion_stays_whole_beside_one_that_is_not_believed() -> None:
+    """They lie two pixels apart, and something is missing only where the first one rests."""
+    true, none = torch.zeros_like(lesion()), torch.zeros_like(lesion())
+    true[2, 20:24, 30:34], none[2, 25:29, 30:34] = 300.0, 300.0
+    log_odds = torch.full_like(lesion(), -30.0)
+    log_odds[2, 18:26, 28:36] = 10.0
+    image = tissue() + drift().apply(true + none)
+    kept = believed(image, true + none, drift(), lambda _: log_odds[None])
+    assert torch.equal(kept, true)
+
+
 def test_what_a_polisher_says_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A focuser sees too much, and a polisher takes it away; only where tissue rests."""
     polished: list[Tensor] = []

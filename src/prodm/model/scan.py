@@ -187,7 +187,8 @@ def believed(
     log_odds = gaps(left[None])[0]
     smooth = roughness(left)
     labels, _ = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
-    around = torch.from_numpy(ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX)))
+    grown = ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX))
+    around = torch.from_numpy(np.where(labels, labels, grown))
     kept = torch.zeros_like(lesion_hu)
     for number, pixels in enumerate(ndimage.find_objects(labels), start=1):
         lesion = torch.from_numpy(labels == number)
