@@ -134,7 +134,7 @@ def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:
 
 
 def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> Tensor:
-    """Return the calcium at rest [Z, Y, X] that a trained focuser sees, in HU."""
+    """Return the calcium at rest [Z, Y, X] that a trained focuser, or a polisher, sees, in HU."""
     depth = views.shape[1]
     windows = slice_windows(views, num_slices).reshape(len(views), depth, -1, *views.shape[2:])
     seen: Tensor = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # no draws

@@ -25,11 +25,10 @@ from torch.nn import functional
 from prodm.calcium import CALCIUM_THRESHOLD_HU
 from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
-from prodm.model.focusing import detail, undone, without_grid
+from prodm.model.focusing import detail, focus, undone, without_grid
 from prodm.model.losses import Batch, LossSettings, Parts, soft_agatston
 from prodm.model.motions import PADDING, FoundMotion, put_back
 from prodm.model.network import NetworkSettings
-from prodm.model.sampler import slice_windows
 
 VIEWS = ("clean", "fine", "coarse", "weighed", "lesion")
 CLEAN, WEIGHED = VIEWS.index("clean"), VIEWS.index("weighed")
@@ -108,12 +107,7 @@ def polish(
     polisher: tuple[Callable[..., Tensor], int],
 ) -> Tensor:
     """Return a lesion at rest [Z, Y, X] that a focuser saw in a block, as a polisher has it."""
-    predict, num_slices = polisher
-    views = look_closer(block_hu, moving_hu, motion, lesion_hu)
-    depth = views.shape[1]
-    windows = slice_windows(views, num_slices).reshape(len(views), depth, -1, *views.shape[2:])
-    seen: Tensor = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # no draws
-    return BRIGHTER * seen[:, 0]
+    return BRIGHTER * focus(look_closer(block_hu, moving_hu, motion, lesion_hu), *polisher)
 
 
 def look_closer(
