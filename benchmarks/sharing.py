@@ -24,7 +24,9 @@ from prodm.evaluation.methods import Method, find_method
 from prodm.evaluation.metrics import Outcome, invented_lesions, judge, measure, summarise
 from prodm.evaluation.patches import ScanBlocks, Selection, select
 from prodm.evaluation.validation import as_metrics
+from prodm.pairs.blocks import without_margin
 from prodm.pairs.store import Pairs
+from prodm.volume import Index
 
 Blocks = NDArray[np.float32]
 Correct = Callable[[Blocks, ScanBlocks, int], Blocks]  # (moving, scan, motion)
@@ -98,10 +100,12 @@ def compare(selection: Selection, method: Method, seed: int) -> dict[str, Row]:
     }
     rows = {name: Row() for name in ways}
     for scan in selection.read():
-        for is_mixed, moving, motion in _moving(selection, scan):
+        for is_mixed, seen, motion in _moving(selection, scan, method.margin):
+            moving = without_margin(seen, method.margin)
             for name, (wants_mixed, correct) in ways.items():
                 if wants_mixed == is_mixed:
-                    rows[name].add(correct(moving, scan, motion), moving, scan)
+                    corrected = without_margin(correct(seen, scan, motion), method.margin)
+                    rows[name].add(corrected, moving, scan)
     return rows
 
 
@@ -113,9 +117,11 @@ def _some(selection: Selection, max_scans: int | None, seed: int) -> Selection:
     return replace(selection, motions=kept)
 
 
-def _moving(selection: Selection, scan: ScanBlocks) -> Iterator[tuple[bool, Blocks, int]]:
+def _moving(
+    selection: Selection, scan: ScanBlocks, margin: Index
+) -> Iterator[tuple[bool, Blocks, int]]:
     """Yield the blocks of a scan under each of its motions, and mixed where it has several."""
-    by_motion = [selection.read_moving(scan, m).astype(np.float32) for m in scan.motions]
+    by_motion = [selection.read_moving(scan, m, margin).astype(np.float32) for m in scan.motions]
     for motion, moving in zip(scan.motions, by_motion, strict=True):
         yield False, moving, motion.motion
     if len(by_motion) > 1:

@@ -30,6 +30,7 @@ from prodm.evaluation.metrics import Outcome, agatston, calcium_mask, measure
 from prodm.evaluation.patches import Selection, select
 from prodm.evaluation.presentation import Section, Table, markdown
 from prodm.evaluation.tables import GROUPINGS
+from prodm.pairs.blocks import without_margin
 from prodm.pairs.store import Pairs, Split
 from prodm.runs import replacing
 
@@ -248,9 +249,12 @@ def correct_again(
     shown: dict[tuple[str, int, int], Shown] = {}
     for blocks in selection.read():
         for motion in blocks.motions:
-            moving = selection.read_moving(blocks, motion).astype(np.float32)
+            seen = selection.read_moving(blocks, motion, method.margin).astype(np.float32)
             scan_seed = seed_of(seed, blocks.scan, motion.motion, 0)
-            corrected = method.correct(moving, blocks.spacing_mm, scan_seed)
+            moving, corrected = (
+                without_margin(images, method.margin)
+                for images in (seen, method.correct(seen, blocks.spacing_mm, scan_seed))
+            )
             for n, row in enumerate(blocks.rows):
                 key = (row.scan, row.block, motion.motion)
                 if key in wanted:

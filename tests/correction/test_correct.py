@@ -12,9 +12,9 @@ from prodm.correction.candidates import find_candidates
 from prodm.correction.correct import BEYOND_MM, make_plan
 from prodm.correction.geometry import Blocks, Sampling, SpacingRange
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import inside
+from prodm.pairs.blocks import MARGIN, cut, grow, inside, without_margin
 from prodm.runs import Progress, no_progress
-from prodm.volume import Vector
+from prodm.volume import Index, Vector
 
 SPACINGS_MM = [(3.0, 0.6, 0.6), (3.0, 1.2, 1.2), (1.0, 0.6, 0.6), (5.6, 0.6, 0.6)]
 
@@ -61,6 +61,40 @@ class Deleting(Identity):
         progress: Progress = no_progress,
     ) -> Blocks:
         return np.minimum(blocks_hu, np.float32(60))
+
+
+@dataclass(frozen=True, eq=False)
+class Looking(Identity):
+    """Wants to see around its blocks, and paints there."""
+
+    name: str = "looking"
+    margin: Index = MARGIN
+    seen: list[Blocks] = field(default_factory=list)
+
+    def __call__(
+        self,
+        blocks_hu: Blocks,
+        spacing_mm: Vector,
+        *,
+        steps: int | None,
+        seed: int,
+        progress: Progress = no_progress,
+    ) -> Blocks:
+        self.seen.extend(blocks_hu)
+        painted = np.full_like(blocks_hu, 700.0)
+        without_margin(painted, self.margin)[...] = without_margin(blocks_hu, self.margin)
+        return painted
+
+
+def test_a_margin_is_shown_and_what_is_said_of_it_is_not_used(moved: Any) -> None:  # noqa: ANN401
+    looking = Looking()
+    result = correct(moved.moving, moved.heart, looking)
+    np.testing.assert_array_equal(result.volume.hu, moved.moving.hu)
+    candidates = find_candidates(moved.moving, moved.heart).mask
+    plan = make_plan(candidates, Sampling(), moved.moving.spacing_mm)
+    assert len(plan.windows) == len(looking.seen)
+    for window, seen in zip(plan.windows, looking.seen, strict=True):
+        np.testing.assert_array_equal(seen, cut(moved.moving.hu, grow(window, MARGIN)))
 
 
 @pytest.mark.parametrize("spacing_mm", SPACINGS_MM)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from prodm.correction.geometry import Sampling, SpacingRange, choose_sampling
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, cut
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN, cut, grow, without_margin
 from prodm.volume import Window
 
 KNOWN = SpacingRange()
@@ -47,23 +47,36 @@ def test_every_usable_spacing_is_brought_into_the_range(slice_mm: float, pixel_m
     assert KNOWN.pixel_mm[0] * 0.97 <= dy <= KNOWN.pixel_mm[1] * 1.03
 
 
+SAMPLINGS = [
+    Sampling(),
+    Sampling(combs=(3, 1, 1)),
+    Sampling(combs=(2, 2, 2)),
+    Sampling(finer=(1, 2, 2)),
+    Sampling(finer=(2, 2, 2)),
+    Sampling(finer=(1, 2, 2), combs=(2, 1, 1)),
+]
+
+
 @pytest.mark.parametrize("corner", [-5, 2])
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(),
-        Sampling(combs=(3, 1, 1)),
-        Sampling(combs=(2, 2, 2)),
-        Sampling(finer=(1, 2, 2)),
-        Sampling(finer=(2, 2, 2)),
-        Sampling(finer=(1, 2, 2), combs=(2, 1, 1)),
-    ],
-)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_blocks_put_back_are_the_window(sampling: Sampling, corner: int) -> None:
     window = window_of(sampling, corner)
     blocks = sampling.take(HU, window)
     assert blocks.shape == (sampling.blocks_per_window, *BLOCK_SHAPE)
     np.testing.assert_allclose(sampling.put(blocks), cut(HU, window), atol=1e-3)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_margin_is_the_scan_around_a_block_at_the_same_samples(sampling: Sampling) -> None:
+    rng = np.random.default_rng(1)
+    scan = rng.integers(-200, 900, (90, 260, 260)).astype(np.int16)
+    window = window_of(sampling, 40)
+    seen = sampling.take(scan, window, MARGIN)
+    assert seen.shape[1:] == tuple(n + 2 * m for n, m in zip(BLOCK_SHAPE, MARGIN, strict=True))
+    blocks = without_margin(seen, MARGIN)
+    np.testing.assert_allclose(blocks, sampling.take(scan, window), atol=1.0)  # splines end later
+    if sampling.is_native:
+        np.testing.assert_array_equal(seen[0], cut(scan, grow(window, MARGIN)))
 
 
 def test_samples_in_between_follow_a_smooth_wave_through_the_scans_own() -> None:

@@ -12,6 +12,7 @@ from prodm.evaluation.metrics import judge, measure, summarise
 from prodm.evaluation.patches import Selection, select
 from prodm.evaluation.similarity import ssim
 from prodm.evaluation.tables import band, find_reference, tables_of
+from prodm.pairs.blocks import MARGIN, STORED_SHAPE, without_margin
 from prodm.pairs.store import Pairs
 from prodm.volume import Vector
 
@@ -94,6 +95,30 @@ def test_a_scan_scores_less_than_its_overlapping_blocks_together(comparison: Com
 
 def key(case: object) -> tuple[str, int]:
     return case.scan, case.motion  # type: ignore[attr-defined]
+
+
+def test_a_margin_is_shown_and_not_judged(pairs: Pairs) -> None:
+    """What lies around a block may be looked at; what is said of it counts for nothing."""
+    selection = select(pairs)
+    shown: list[tuple[int, ...]] = []
+
+    def correct(seen: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
+        shown.append(seen.shape[1:])
+        painted = np.full_like(seen, 900.0)
+        without_margin(painted, MARGIN)[...] = without_margin(seen, MARGIN)
+        return painted
+
+    looking = Method("looking", correct, "looking", "looking", margin=MARGIN)
+    nothing, looked = compare(selection, [no_correction(), looking]).results
+    assert set(shown) == {STORED_SHAPE}
+    assert looked.patches == nothing.patches
+    assert looked.scans == nothing.scans
+    assert looked.invented == nothing.invented
+    blocks = next(selection.read())
+    seen = selection.read_moving(blocks, blocks.motions[0], MARGIN)
+    inner = selection.read_moving(blocks, blocks.motions[0])
+    np.testing.assert_array_equal(without_margin(seen, MARGIN), inner)
+    assert seen[..., : MARGIN[1], :].any()
 
 
 def test_only_random_methods_have_an_interval(comparison: Comparison) -> None:

@@ -15,6 +15,7 @@ from prodm.pairs.blocks import (
     draw_calcium_free,
     grow,
     inside,
+    without_margin,
 )
 from prodm.volume import Index, Window
 
@@ -89,6 +90,13 @@ def test_a_window_beyond_the_edge_repeats_the_edge() -> None:
     assert np.array_equal(block[1], np.repeat([[7], [11], [11]], 3, axis=1))
     own, outer = inside(window, (2, 3, 4))
     assert np.array_equal(block[own], array[outer])
+
+
+def test_a_grown_window_without_its_margin_is_the_window() -> None:
+    array = np.random.default_rng(0).random((30, 100, 100))
+    window = (slice(-3, 13), slice(20, 84), slice(50, 114))
+    block = without_margin(cut(array, grow(window, MARGIN)), MARGIN)
+    assert np.array_equal(block, cut(array, window))
 
 
 def test_stored_blocks_have_room_for_random_offsets() -> None:

@@ -35,7 +35,7 @@ from prodm.correction.trust import (
     unexplained_warnings,
 )
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import cover, inside
+from prodm.pairs.blocks import cover, inside, without_margin
 from prodm.runs import Progress, no_progress
 from prodm.volume import Hounsfield, Index, Vector, Volume, Window
 
@@ -276,7 +276,10 @@ def _changes(
     All blocks of the scan go to the corrector together, once for each sample.
     """
     spacing_mm = plan.sampling.spacing_mm(volume.spacing_mm)
-    blocks = np.concatenate([plan.sampling.take(volume.hu, window) for window in plan.windows])
+    seen = np.concatenate(
+        [plan.sampling.take(volume.hu, window, corrector.margin) for window in plan.windows]
+    )
+    blocks = without_margin(seen, corrector.margin)
     corrected = np.empty((drawing.samples, *blocks.shape), dtype=np.float32)
     total = drawing.samples * len(blocks)
     started = time.perf_counter()
@@ -288,8 +291,8 @@ def _changes(
 
         report(0, total)
         seed = int(np.random.SeedSequence([drawing.seed, sample]).generate_state(1)[0])
-        outputs = corrector(blocks, spacing_mm, steps=drawing.steps, seed=seed, progress=report)
-        corrected[sample] = outputs - blocks
+        outputs = corrector(seen, spacing_mm, steps=drawing.steps, seed=seed, progress=report)
+        corrected[sample] = without_margin(outputs, corrector.margin) - blocks
     progress(total, total)
     seconds = time.perf_counter() - started
     if not np.isfinite(corrected).all():

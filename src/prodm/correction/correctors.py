@@ -11,8 +11,9 @@ import numpy as np
 
 from prodm.correction.calibration import Calibration
 from prodm.correction.geometry import Blocks, SpacingRange
+from prodm.pairs.blocks import MARGIN, NO_MARGIN
 from prodm.runs import Progress, no_progress
-from prodm.volume import Vector
+from prodm.volume import Index, Vector
 
 
 class Corrector(Protocol):
@@ -44,6 +45,11 @@ class Corrector(Protocol):
         ...
 
     @property
+    def margin(self) -> Index:
+        """Voxels that it wants to see on each side of a block, besides those of the block."""
+        ...
+
+    @property
     def calibration(self) -> Calibration | None:
         """How its samples become an interval of a scan's score, where that was measured."""
         ...
@@ -59,6 +65,7 @@ class Corrector(Protocol):
     ) -> Blocks:
         """Return the corrected blocks [N, Z, Y, X], in HU; all blocks of a scan come together.
 
+        Blocks may come with a margin, which is corrected like the rest, and then not used.
         ``progress`` is called with (blocks done, blocks in all) where that takes long.
         """
         ...
@@ -73,6 +80,7 @@ class Identity:
     draws: bool = False
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
+    margin: Index = NO_MARGIN
     calibration: Calibration | None = None
 
     def __call__(
@@ -97,6 +105,7 @@ class PhaseCorrector:
     sha256: str | None = None
     num_slices: int = 1
     known: SpacingRange = field(default_factory=SpacingRange)
+    margin: Index = NO_MARGIN
     draws: bool = True  # the search starts at random, where there is no reader
     calibration: Calibration | None = None
 
@@ -134,6 +143,7 @@ class NetworkCorrector:
     draws: bool
     max_windows: int
     known: SpacingRange = field(default_factory=SpacingRange)
+    margin: Index = NO_MARGIN
     device: str = "cpu"
     calibration: Calibration | None = None
 
@@ -181,6 +191,7 @@ class ConsistentCorrector:
     name: str
     sha256: str | None
     known: SpacingRange = field(default_factory=SpacingRange)
+    margin: Index = MARGIN  # calcium moves in and out of a block
     calibration: Calibration | None = None  # of the score of a scan
     draws: bool = True
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, cut
+from prodm.pairs.blocks import BLOCK_SHAPE, NO_MARGIN, cut, grow
 from prodm.volume import Hounsfield, Index, Vector, Window
 
 Blocks = NDArray[np.float32]
@@ -83,9 +83,15 @@ class Sampling:
         )
         return z, y, x
 
-    def take(self, hu: Hounsfield, window: Window) -> Blocks:
-        """Return the blocks [N, Z, Y, X] of a window; beyond the scan its edge is repeated."""
-        array = _finer(hu, window, self.finer)
+    def take(self, hu: Hounsfield, window: Window, margin: Index = NO_MARGIN) -> Blocks:
+        """Return the blocks [N, Z, Y, X] of a window; beyond the scan its edge is repeated.
+
+        ``margin`` is how many samples they have more on each side, even numbers.
+        """
+        z, y, x = (
+            m * comb // fine for m, comb, fine in zip(margin, self.combs, self.finer, strict=True)
+        )
+        array = _finer(hu, grow(window, (z, y, x)), self.finer)
         return np.stack([array[comb] for comb in self._combs()])
 
     def put(self, blocks: Blocks) -> Blocks:

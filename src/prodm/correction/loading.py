@@ -18,6 +18,7 @@ from prodm.correction.correctors import (
 )
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
 
 if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
@@ -102,6 +103,7 @@ def load_phase(
         sha256,
         num_slices,
         _known_spacing(separating.info, separator.name),
+        margin=MARGIN,  # calcium moves in and out of a block
         draws="reader" not in helpers,
     )
 
@@ -112,8 +114,6 @@ def _all_of(*sha256: str | None) -> str:
 
 
 def _check_size(trained: "Trained", file_name: str) -> None:
-    from prodm.pairs.blocks import BLOCK_SHAPE
-
     divisor = trained.settings.network.divisor
     if BLOCK_SHAPE[1] % divisor:
         raise ProdmError(
@@ -161,8 +161,6 @@ def _max_windows(network: Any) -> int:  # noqa: ANN401 (NetworkSettings, whose i
     The memory that happens to be free is not asked: batches, and with them the noise that
     each window gets, must be the same on every machine.
     """
-    from prodm.pairs.blocks import BLOCK_SHAPE
-
     num_pixels = BLOCK_SHAPE[1] * BLOCK_SHAPE[2] // network.fold**2
     values = sum(width * num_pixels / 4**level for level, width in enumerate(network.channels))
     held_bytes = 4 * values * 6 * (network.num_res_blocks + 1)

@@ -22,6 +22,7 @@ from prodm.evaluation.methods import Blocks, Method
 from prodm.evaluation.metrics import Outcome, Truth, agatston, invented_lesions, judge, measure
 from prodm.evaluation.patches import ScanBlocks, Selection
 from prodm.evaluation.similarity import ssim
+from prodm.pairs.blocks import without_margin
 from prodm.pairs.store import BlockRow, MotionRow
 from prodm.runs import Progress, no_progress
 
@@ -117,14 +118,22 @@ def compare(
     for blocks in selection.read():
         still = _measure(blocks)
         for motion in blocks.motions:
-            moving = selection.read_moving(blocks, motion).astype(np.float32)
+            seen = {
+                margin: selection.read_moving(blocks, motion, margin).astype(np.float32)
+                for margin in {results.method.margin for results in comparison.results}
+            }
             _add_cases(comparison, still, motion)
             corrected = {}
             for results in comparison.results:
                 corrected[results.method.name] = _judge_method(
-                    results, still, motion, moving, num_samples=num_samples, seed=seed
+                    results,
+                    still,
+                    motion,
+                    seen[results.method.margin],
+                    num_samples=num_samples,
+                    seed=seed,
                 )
-                done += len(moving)
+                done += len(blocks.rows)
                 progress(done, total)
             for n, row in enumerate(blocks.rows):
                 if (row.scan, row.block, motion.motion) in wanted:
@@ -179,22 +188,27 @@ def _judge_method(
     results: MethodResults,
     still: _Still,
     motion: MotionRow,
-    moving: Blocks,
+    seen: Blocks,
     *,
     num_samples: int,
     seed: int,
 ) -> Blocks:
-    """Correct and judge the blocks of one scan under one motion; return the first sample."""
+    """Correct and judge the blocks of one scan under one motion; return the first sample.
+
+    Blocks are seen with the margin that the method wants, and judged without it.
+    """
+    moving = without_margin(seen, results.method.margin)
     blocks, has_calcium = still.blocks, still.blocks.has_calcium
     samples = []
     for sample in range(num_samples if results.method.is_random else 1):
         started = time.perf_counter()
         corrected = results.method.correct(
-            moving, blocks.spacing_mm, seed_of(seed, blocks.scan, motion.motion, sample)
+            seen, blocks.spacing_mm, seed_of(seed, blocks.scan, motion.motion, sample)
         )
         results.seconds += time.perf_counter() - started
         results.num_corrected += len(moving)
-        samples.append(_checked(corrected, moving, results.method.name))
+        checked = _checked(corrected, seen, results.method.name)
+        samples.append(without_margin(checked, results.method.margin))
     first = samples[0]
     similarities = ssim(first, blocks.still)
     for n, truth in enumerate(still.truths):

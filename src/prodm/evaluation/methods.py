@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 from prodm.correction.calibration import Calibration, read_calibration
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
+from prodm.pairs.blocks import NO_MARGIN
 from prodm.runs import Progress, no_progress
-from prodm.volume import Vector
+from prodm.volume import Index, Vector
 
 Blocks = NDArray[np.float32]  # HU [N, Z, Y, X]
 Correct = Callable[[Blocks, Vector, int], Blocks]  # (blocks, spacing_mm, seed) -> corrected
@@ -54,6 +55,7 @@ class Method:
     sha256: str | None = None
     is_random: bool = False  # whether another seed gives another answer
     calls: CallCount | None = None
+    margin: Index = NO_MARGIN  # voxels that it wants to see on each side of a block
     info: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)  # for patch and scan
 
@@ -77,7 +79,9 @@ def of_corrector(name: str) -> Method:
     def correct(blocks: Blocks, spacing_mm: Vector, seed: int) -> Blocks:
         return corrector(blocks, spacing_mm, steps=None, seed=seed)
 
-    return Method(name, correct, name, name, corrector.sha256, corrector.draws)
+    return Method(
+        name, correct, name, name, corrector.sha256, corrector.draws, margin=corrector.margin
+    )
 
 
 # A method without weights enters every table by one line here.
@@ -202,6 +206,11 @@ class MethodCorrector:
         """Whether its answer depends on the seed."""
         return self.method.is_random
 
+    @property
+    def margin(self) -> Index:
+        """Voxels that it wants to see on each side of a block."""
+        return self.method.margin
+
     def __call__(
         self,
         blocks_hu: Blocks,
@@ -287,6 +296,7 @@ def _phased(files: list[Path], name: str, source: str, tissue_rests: bool) -> Me
         source=source,
         sha256=corrector.sha256,
         is_random=corrector.draws,
+        margin=corrector.margin,
         info={"num_slices": corrector.num_slices},
     )
 
@@ -313,6 +323,7 @@ def _consistent(
         sha256=corrector.sha256,
         is_random=True,
         calls=lambda: counted.count,
+        margin=corrector.margin,
         info={"num_slices": settings.network.num_slices},
         calibration=_calibration(load_info(files[0]), source),
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from prodm.errors import ProdmError
 from prodm.evaluation.metrics import Outcome, judge, measure
-from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
+from prodm.pairs.blocks import MARGIN, NO_MARGIN, without_margin
 from prodm.pairs.store import BlockRow, MotionRow, Pairs, Split
 from prodm.volume import Index, Vector
 
@@ -137,9 +137,13 @@ class Selection:
                 tuple(bool(labels.any()) for labels in calcium),
             )
 
-    def read_moving(self, blocks: ScanBlocks, motion: MotionRow) -> NDArray[np.int16]:
-        """Return all blocks [N, Z, Y, X] of a scan as one motion shows them."""
-        return np.stack([_inner(self.pairs.read_moving(row, motion.motion)) for row in blocks.rows])
+    def read_moving(
+        self, blocks: ScanBlocks, motion: MotionRow, margin: Index = NO_MARGIN
+    ) -> NDArray[np.int16]:
+        """Return all blocks [N, Z, Y, X] of a scan as one motion shows them, with a margin."""
+        return np.stack(
+            [_inner(self.pairs.read_moving(row, motion.motion), margin) for row in blocks.rows]
+        )
 
 
 def select(
@@ -194,7 +198,7 @@ def _motions_by_scan(pairs: Pairs) -> dict[str, list[MotionRow]]:
     return motions
 
 
-def _inner(block: NDArray[Any]) -> NDArray[Any]:
-    """Cut off the margin of a stored block."""
-    window = tuple(slice(m, m + n) for m, n in zip(MARGIN, BLOCK_SHAPE, strict=True))
-    return block[window]
+def _inner(block: NDArray[Any], kept: Index = NO_MARGIN) -> NDArray[Any]:
+    """Cut off the margin of a stored block, or all of it but what is kept."""
+    z, y, x = (m - k for m, k in zip(MARGIN, kept, strict=True))
+    return without_margin(block, (z, y, x))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prodm.model.motions import refocused
+from prodm.model.motions import padding_for, refocused
 from prodm.physics import phase
 
 FINE_PX, COARSE_PX = 3, 7
@@ -27,7 +27,7 @@ LESION_HU = 120.0  # what is refocused and has no such pixel beside it is left o
 LESION_EDGE_HU = 20.0  # gradually, so that a gradient passes
 FAINT_SHARE = 0.02  # of the energy of the strongest slice
 MOST_SLICES = 8
-PADDING = 16  # blocks of 64 pixels become 81, which transform fast
+PADDING = 16  # blocks of 64 pixels become 81, which transform fast; those with a margin 105
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,11 @@ class Scene:
         """
         moving = self.moving.expand(len(shift_px), *self.moving.shape)
         mover = phase.Mover(
-            moving, shift_px, slice_shift=slice_shift, start_rad=start_rad, padding=PADDING
+            moving,
+            shift_px,
+            slice_shift=slice_shift,
+            start_rad=start_rad,
+            padding=padding_for(moving, PADDING),
         )
         lesion = refocused(mover, moving)
         beside = functional.max_pool2d(lesion, 3, stride=1, padding=1)

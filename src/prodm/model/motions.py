@@ -25,6 +25,8 @@ from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
 PADDING = 32
+LEAST_PADDING = 9  # of blocks so large that they have a margin, in which what leaves may come round
+WITH_MARGIN_PX = 80
 NUM_FITTED = 10  # steps of ``refocus``
 SHUT_WEIGHT = 0.5  # of what was not taken to move at all: streaks end where a gate is shut
 FIT_STEP = 0.9  # no motion makes an image larger, so that less than 1 is safe
@@ -53,7 +55,7 @@ class FoundMotion:
         shift_px, slice_shift = _at_views(path)
         return cls(shift_px, 0.0, slice_shift)
 
-    def undo(self, moving: Tensor, padding: int = PADDING) -> Tensor:
+    def undo(self, moving: Tensor, padding: int | None = None) -> Tensor:
         """Return images [..., Z, Y, X] with the motion undone; along z, that blurs."""
         undone: Tensor = self.mover(moving, padding).undo(moving)
         return undone
@@ -124,8 +126,10 @@ class FoundMotion:
         added = x_px * torch.cos(angles) + y_px * torch.sin(angles)
         return replace(self, shift_px=self.shift_px + added.to(self.shift_px))
 
-    def mover(self, image: Tensor, padding: int = PADDING) -> phase.Mover:
+    def mover(self, image: Tensor, padding: int | None = None) -> phase.Mover:
         """Return what moves many images of the size of one [..., Z, Y, X], and back."""
+        if padding is None:
+            padding = padding_for(image, PADDING)
         shift, along_z = (
             None if part is None else part.to(image).expand(*image.shape[:-3], NUM_VIEWS)
             for part in (self.shift_px, self.slice_shift)
@@ -133,6 +137,15 @@ class FoundMotion:
         return phase.Mover(
             image, shift, slice_shift=along_z, start_rad=self.start_rad, padding=padding
         )
+
+
+def padding_for(image: Tensor, usual_px: int) -> int:
+    """Return how many pixels to pad images [..., Y, X] by: less where they have a margin.
+
+    >>> [padding_for(torch.zeros(length, length), 32) for length in (64, 96)]
+    [32, 9]
+    """
+    return usual_px if max(image.shape[-2:]) < WITH_MARGIN_PX else LEAST_PADDING
 
 
 def refocused(mover: phase.Mover, moving: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from prodm.errors import ProdmError
 from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.focusing import detail, focus, undone, without_grid
 from prodm.model.losses import Batch, LossSettings, Parts, soft_agatston
-from prodm.model.motions import PADDING, FoundMotion, put_back
+from prodm.model.motions import PADDING, FoundMotion, padding_for, put_back
 from prodm.model.network import NetworkSettings
 
 VIEWS = ("clean", "fine", "coarse", "weighed", "lesion")
@@ -233,7 +233,8 @@ def _filtered(image: Tensor, gain: Tensor) -> Tensor:
 
 def _padded_filter(image: Tensor, gain: Tensor) -> Tensor:
     """Return the same of images with nothing beyond them."""
-    shape = (image.shape[-2] + PADDING, image.shape[-1] + PADDING)
+    padding = padding_for(image, PADDING)
+    shape = (image.shape[-2] + padding, image.shape[-1] + padding)
     back: Tensor = torch.fft.irfft2(torch.fft.rfft2(image, s=shape) * gain[_rings(shape)], s=shape)
     return back[..., : image.shape[-2], : image.shape[-1]]
 

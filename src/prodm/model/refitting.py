@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from prodm.model.clearing import roughness
-from prodm.model.motions import FoundMotion
+from prodm.model.motions import FoundMotion, padding_for
 from prodm.model.placing import LESION_HU
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -64,7 +64,7 @@ def refit(motion: FoundMotion, blocks: Sequence[Seen]) -> FoundMotion:
                     motion.shift_px + of_shift @ shapes,
                     slice_shift=along_z + ALONG_Z_SLICES * of_z @ waves,
                     start_rad=motion.start_rad,
-                    padding=PADDING,
+                    padding=padding_for(lesion, PADDING),
                 )
                 (roughness(image - mover.apply(lesion)) / scale).backward()  # type: ignore[no-untyped-call]
         optimiser.step()

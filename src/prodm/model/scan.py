@@ -183,10 +183,12 @@ def believed(
     log-odds that something is missing where it rests, in the slice that shows it best, over the
     lesion and what lies beside it. All others are taken away before.
     """
+    labels, count = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
+    if not count:
+        return torch.zeros_like(lesion_hu)
     left = block_hu - motion.apply(lesion_hu)
     log_odds = gaps(left[None])[0]
     smooth = roughness(left)
-    labels, _ = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
     grown = ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX))
     around = torch.from_numpy(np.where(labels, labels, grown))
     kept = torch.zeros_like(lesion_hu)

@@ -40,7 +40,7 @@ from prodm.model.families import (
     fit_motions,
     joined,
 )
-from prodm.model.motions import FoundMotion, lack_of_peak
+from prodm.model.motions import FoundMotion, lack_of_peak, padding_for
 from prodm.model.reading import NUM_ANGLES, angles_rad, without_translation
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -169,7 +169,9 @@ def sharpness_cost(moving: Tensor, motion: FoundMotion) -> float:
     There is no price on the motion, which may have been found elsewhere.
     """
     seen = _Seen.of(moving, None)
-    undone = phase.refocuser(seen.image, NUM_VIEWS, start_rad=motion.start_rad, padding=PADDING)
+    undone = phase.refocuser(
+        seen.image, NUM_VIEWS, start_rad=motion.start_rad, padding=padding_for(seen.image, PADDING)
+    )
     along_z = torch.zeros(NUM_VIEWS) if motion.slice_shift is None else motion.slice_shift
     with torch.no_grad():
         return float(lack_of_peak(undone(motion.shift_px[None], along_z[None]))[0]) / seen.sharpness
@@ -218,7 +220,9 @@ def _flat_costs(image: Tensor, motions: Motions) -> Tensor:
     with torch.no_grad():
         for first in range(0, len(motions.family), AT_ONCE):
             part = motions[slice(first, first + AT_ONCE)]
-            turn = phase.turner(flat, NUM_VIEWS, start_rad=_starts(part), padding=PADDING)
+            turn = phase.turner(
+                flat, NUM_VIEWS, start_rad=_starts(part), padding=padding_for(flat, PADDING)
+            )
             costs.append(lack_of_peak(turn(-part.shift(part.displacement()), None)))
     return torch.cat(costs) / abs(float(lack_of_peak(flat[None])[0]))
 
@@ -333,7 +337,9 @@ def _cost_in(seen: _Seen, first: Motions) -> Callable[[Motions], Tensor]:
 
     They start their scans where the first ones do; what depends on that is worked out once.
     """
-    undone = phase.refocuser(seen.image, NUM_VIEWS, start_rad=_starts(first), padding=PADDING)
+    undone = phase.refocuser(
+        seen.image, NUM_VIEWS, start_rad=_starts(first), padding=padding_for(seen.image, PADDING)
+    )
 
     def cost(now: Motions) -> Tensor:
         displacement = now.displacement()

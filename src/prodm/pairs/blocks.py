@@ -15,6 +15,7 @@ from prodm.volume import Index, Window
 BLOCK_SHAPE: Index = (16, 64, 64)
 BORDER: Index = (2, 8, 8)  # least distance of covered calcium from the faces of its block
 MARGIN: Index = (2, 16, 16)  # what a stored block has more, on each side
+NO_MARGIN: Index = (0, 0, 0)
 STORED_SHAPE: Index = (20, 96, 96)
 COARSE = 4  # pixels; the cover is sought on a grid this coarse
 
@@ -81,6 +82,12 @@ def grow(window: Window, margin: Index = MARGIN) -> Window:
     """Return the window with a margin on each side."""
     z, y, x = (slice(s.start - m, s.stop + m) for s, m in zip(window, margin, strict=True))
     return z, y, x
+
+
+def without_margin(blocks: NDArray[Any], margin: Index) -> NDArray[Any]:
+    """Return blocks [..., Z, Y, X] without so many voxels on each side."""
+    z, y, x = (slice(m, n - m) for m, n in zip(margin, blocks.shape[-3:], strict=True))
+    return blocks[..., z, y, x]
 
 
 def cut(array: NDArray[Any], window: Window) -> NDArray[Any]:

@@ -39,7 +39,7 @@ from prodm.model import HIGH_HU, LOW_HU
 from prodm.model.families import draw_motions
 from prodm.model.focusing import GRAIN_HU, REFOCUSED, VIEWS, focus, look_again
 from prodm.model.losses import Batch, lesion_neighbourhoods
-from prodm.model.motions import FoundMotion, place, put_back, without_grain
+from prodm.model.motions import PADDING, FoundMotion, place, put_back, without_grain
 from prodm.model.phasing import (
     STILL_HU,
     Separator,
@@ -160,7 +160,7 @@ def find(
     tissue = background
     if rng.random() < settings.carried_share:
         tissue = carried_along(background, calcium, true)
-    moved = tissue + true.apply(calcium)
+    moved = tissue + true.mover(calcium, PADDING).apply(calcium)
     margin = np.array(MARGIN[1:])
     y, x = rng.integers(LEAST_BORDER_PX, 2 * margin - LEAST_BORDER_PX + 1)
 
@@ -240,7 +240,8 @@ def carried_along(
     near = torch.from_numpy((2 * spread / spread.max()).clip(max=1))
     level = (near * background).sum() / near.sum()
     carried = near * (background - level)
-    return background - carried + motion.apply(carried)
+    moved: torch.Tensor = motion.mover(carried, PADDING).apply(carried)
+    return background - carried + moved
 
 
 def _trimmed(found: Finding) -> Finding:
