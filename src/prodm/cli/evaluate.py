@@ -80,6 +80,14 @@ if TYPE_CHECKING:
     metavar="ROOT",
     help="Correct the non-gated COCA scans and compare with their sheet, instead of --pairs.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes of one thread each that share the scans of --pairs. The result is the same.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace an existing folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print tables.json instead of a table.")
@@ -149,11 +157,14 @@ def find_methods(
 def _on_pairs(
     folder: Path, pairs_folder: Path, methods: list[Method], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], Table]:
+    from functools import partial
+
     from prodm.evaluation.comparison import compare
     from prodm.evaluation.patches import select
     from prodm.evaluation.presentation import headline
     from prodm.evaluation.report import write_evaluation
     from prodm.evaluation.tables import find_reference, tables_of
+    from prodm.evaluation.workers import compare_with_workers
     from prodm.pairs.store import Pairs
 
     names = [method.name for method in methods]
@@ -164,9 +175,20 @@ def _on_pairs(
     seed = settings["seed"]
     selection = select(pairs, settings["split"], max_patches=settings["max_patches"], seed=seed)
     with progress_bar("patches corrected") as progress:
-        comparison = compare(
-            selection, methods, num_samples=settings["samples"], seed=seed, progress=progress
-        )
+        how = {"num_samples": settings["samples"], "seed": seed, "progress": progress}
+        if settings["workers"] > 1:
+            again = partial(
+                find_methods,
+                settings["runs"],
+                settings["externals"],
+                settings["jumps"],
+                tissue_rests=True,
+            )
+            comparison = compare_with_workers(
+                selection, methods, again, workers=settings["workers"], **how
+            )
+        else:
+            comparison = compare(selection, methods, **how)
     content = tables_of(comparison, reference or find_reference(comparison))
     inputs = {"pairs": str(pairs.summary["sha256"]), **hashes(methods)}
     write_evaluation(folder, comparison, content, {"pairs": str(pairs_folder), **settings}, inputs)

@@ -28,6 +28,8 @@ from prodm.runs import Progress, no_progress
 
 SAMPLE_QUANTILE = 0.75  # of the calcium in a block: enough to be seen, not the extreme
 
+Wanted = set[tuple[str, int, int]]  # patches: (scan, block, motion)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -60,6 +62,7 @@ class MethodResults:
     scan_samples: list[list[float]] = field(default_factory=list)
     invented: list[int] = field(default_factory=list)  # lesions per block without calcium
     num_corrected: int = 0
+    num_calls: int | None = None  # of the network, where they are counted
     seconds: float = 0.0
 
     @property
@@ -108,12 +111,17 @@ def compare(
     num_samples: int = 1,
     seed: int = 0,
     progress: Progress = no_progress,
+    wanted: Wanted | None = None,
 ) -> Comparison:
-    """Let every method correct every selected patch, and judge them all."""
+    """Let every method correct every selected patch, and judge them all.
+
+    ``wanted`` are the patches to keep for a figure, one of each family without it.
+    """
     if len({method.name for method in methods}) < len(methods):
         raise ProdmError("two methods have the same name; rename one of the run folders")
     comparison = Comparison([MethodResults(method) for method in methods], num_samples, seed)
-    wanted = _choose_examples(selection)
+    wanted = choose_examples(selection) if wanted is None else wanted
+    calls = [method.calls() if method.calls else None for method in methods]
     done, total = 0, selection.num_patches * len(methods)
     for blocks in selection.read():
         still = _measure(blocks)
@@ -138,6 +146,9 @@ def compare(
             for n, row in enumerate(blocks.rows):
                 if (row.scan, row.block, motion.motion) in wanted:
                     comparison.examples.append(_example(still, n, motion, corrected))
+    for results, before in zip(comparison.results, calls, strict=True):
+        if results.method.calls and before is not None:
+            results.num_calls = results.method.calls() - before
     comparison.examples.sort(key=lambda example: example.case.profile)
     return comparison
 
@@ -243,7 +254,7 @@ def seed_of(seed: int, scan: str, motion: int, sample: int) -> int:
     return zlib.crc32(f"{seed}/{scan}/{motion}/{sample}".encode())
 
 
-def _choose_examples(selection: Selection) -> set[tuple[str, int, int]]:
+def choose_examples(selection: Selection) -> Wanted:
     """Choose one patch of each motion family: (scan, block, motion)."""
     by_family: dict[str, list[tuple[BlockRow, MotionRow]]] = {}
     for scan, motions in selection.motions.items():

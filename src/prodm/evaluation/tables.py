@@ -59,7 +59,7 @@ def find_reference(comparison: Comparison) -> str | None:
 def _method(results: MethodResults) -> dict[str, Any]:
     method = results.method
     num_windows = max(results.num_corrected * BLOCK_SHAPE[0], 1)  # one around each slice
-    calls = method.calls() / num_windows if method.calls else None
+    calls = None if results.num_calls is None else results.num_calls / num_windows
     return {
         "name": method.name,
         "kind": method.kind,
