@@ -11,7 +11,7 @@ import numpy as np
 
 from prodm.correction.calibration import Calibration
 from prodm.correction.geometry import Blocks, SpacingRange
-from prodm.pairs.blocks import MARGIN, NO_MARGIN
+from prodm.pairs.blocks import MARGIN, NO_MARGIN, margin_of
 from prodm.runs import Progress, no_progress
 from prodm.volume import Index, Vector
 
@@ -125,7 +125,9 @@ class PhaseCorrector:
             return correct_hu_without_weights(blocks_hu, seed=seed)
         from prodm.model.scan import correct_hu_by_phase
 
-        return correct_hu_by_phase(blocks_hu, self.separator, seed=seed, progress=progress)
+        return correct_hu_by_phase(
+            blocks_hu, self.separator, seed=seed, progress=progress, margin=margin_of(blocks_hu)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,5 +210,11 @@ class ConsistentCorrector:
         from prodm.model.consistency import correct_consistently
 
         return correct_consistently(
-            blocks_hu, self.model, self.phases, seed=seed, num_jumps=steps, progress=progress
+            blocks_hu,
+            self.model,
+            self.phases,
+            seed=seed,
+            num_jumps=steps,
+            progress=progress,
+            margin=margin_of(blocks_hu),
         )

@@ -28,7 +28,7 @@ from prodm.model.baselines import ModelSettings, build_predict
 from prodm.model.network import Network
 from prodm.model.phasing import LEAST_MOVING_HU, Phased, Separator, trust
 from prodm.model.sampler import may_hold_calcium, slice_windows
-from prodm.model.scan import correct_scan
+from prodm.model.scan import NO_MARGIN, Margin, correct_scan
 from prodm.model.search import SearchSettings
 from prodm.runs import Progress, no_progress
 
@@ -97,15 +97,20 @@ class Phases:
         self._known: tuple[bytes, list[Phased]] | None = None
 
     def __call__(
-        self, blocks_hu: Tensor, generator: torch.Generator, progress: Progress = no_progress
+        self,
+        blocks_hu: Tensor,
+        generator: torch.Generator,
+        progress: Progress = no_progress,
+        margin: Margin = NO_MARGIN,
     ) -> list[Phased]:
-        """Return the phases of the blocks [N, Z, Y, X] of one scan.
+        """Return the phases of the blocks [N, Z, Y, X] of one scan, and of their margin.
 
         The generator is for motions that are drawn, where there is no reader.
         """
         key = hashlib.sha256(blocks_hu.numpy().tobytes()).digest()
         if self._known is None or self._known[0] != key or self.separator.reader is None:
-            scan = correct_scan(blocks_hu, self.separator, self._search, generator, progress)
+            how = self._search, generator, progress, margin
+            scan = correct_scan(blocks_hu, self.separator, *how)
             self._known = key, scan
         return self._known[1]
 
@@ -118,6 +123,7 @@ def correct_consistently(
     seed: int,
     num_jumps: int | None = None,
     progress: Progress = no_progress,
+    margin: Margin = NO_MARGIN,
 ) -> NDArray[np.float32]:
     """Correct the blocks [N, Z, Y, X] of one scan, in HU, with a network and the phase together.
 
@@ -127,7 +133,7 @@ def correct_consistently(
     settings, network = model
     results = []
     scan = torch.from_numpy(blocks_hu)
-    all_phased = phases(scan, generator, progress)
+    all_phased = phases(scan, generator, progress, margin)
     for first, blocks in zip(
         range(0, len(scan), MOST_BLOCKS), torch.split(scan, MOST_BLOCKS), strict=True
     ):

@@ -41,7 +41,7 @@ TISSUE_HU = (-120.0, 300.0)  # what counts of tissue there
 NUM_MAPS = 2
 ADDED_HU = 300.0
 GATE_GAIN, GATE_START = 20.0, 4.0  # an untrained network leaves nearly all that was weighed
-BRIGHTER = 1.08  # what is not sure is told too faint; chosen on the patients for choices
+BRIGHTER = 1.05  # what is not sure is told too faint; chosen on the patients for choices
 
 POWER_HU = (-150.0, 250.0)  # tissue whose power is measured
 NUM_RINGS = 25  # of frequencies

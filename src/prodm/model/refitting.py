@@ -11,9 +11,9 @@ over all blocks that share the motion. What is changed is s(theta) by a few smoo
 them a translation, which would only move the lesion. Changes along z are fitted besides, so that
 errors there are not taken for some of s, and are left out again: they are no nearer to the truth.
 
-One block fits its own grain too well, so that nothing is changed for less than two. What comes out
-is no motion of the simulator; where tissue rests, the mean of those that are likely takes its place
-(``prodm.model.likely``), which is nearer still.
+One block fits its own grain, too. What comes out is no motion of the simulator; where tissue rests,
+the mean of those that are likely takes its place (``prodm.model.likely``), which is nearer still,
+and of most single blocks nearer than before.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,6 @@ from prodm.model.placing import LESION_HU
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
-LEAST_BLOCKS = 2
 MOST_BLOCKS = 4  # whose lesions smooth their images most
 NUM_WAVES = 10  # of s
 NUM_WAVES_ALONG_Z = 4
@@ -43,8 +42,6 @@ Seen = tuple[Tensor, Tensor]  # a block and the lesion at rest in it, [Z, Y, X]
 
 def refit(motion: FoundMotion, blocks: Sequence[Seen]) -> FoundMotion:
     """Return the motion, fitted again to lesions that were seen in blocks, at the same place."""
-    if len(blocks) < LEAST_BLOCKS:
-        return motion
     gained = [float(roughness(y) - roughness(y - motion.apply(x))) for y, x in blocks]
     order = sorted(range(len(blocks)), key=lambda n: -gained[n])[:MOST_BLOCKS]
     seen = [_with_lesion(*blocks[n]) for n in order]

@@ -90,6 +90,18 @@ def without_margin(blocks: NDArray[Any], margin: Index) -> NDArray[Any]:
     return blocks[..., z, y, x]
 
 
+def margin_of(blocks: NDArray[Any]) -> Index:
+    """Return how many voxels blocks [..., Z, Y, X] have more than a block, on each side.
+
+    >>> margin_of(np.zeros(STORED_SHAPE)), margin_of(np.zeros(BLOCK_SHAPE))
+    ((2, 16, 16), (0, 0, 0))
+    """
+    z, y, x = (
+        max(0, (n - inner) // 2) for n, inner in zip(blocks.shape[-3:], BLOCK_SHAPE, strict=True)
+    )
+    return z, y, x
+
+
 def cut(array: NDArray[Any], window: Window) -> NDArray[Any]:
     """Return a copy of the window; where it reaches beyond the array, the edge is repeated."""
     indices = [
