@@ -57,6 +57,7 @@ from prodm.runs import Progress, no_progress
 GAIN, ALIKE, GAP, PEAK, VOXELS, NONE = 1.63, 0.84, 0.89, 1.73, -1.88, -13.17
 LEAST_LOG_ODDS = -0.6  # to take a true one for none costs more than the other way round
 LEAST_BELIEF = 4.5  # of gain and gap alone
+GAP_SLICES = 2  # beyond a lesion that a placer may look at, and does not tell of
 FEW_ALIKE = 2  # with so few, a wrong motion may make a large and faint lesion of tissue
 LARGE_VOXELS = 90
 FAINT_HU, FAINT_HU_PER_VOXEL = 270.0, 1 / 6
@@ -237,7 +238,10 @@ def believed(
     if not count:
         return torch.zeros_like(lesion_hu)
     left = block_hu - motion.apply(lesion_hu)
-    log_odds = gaps(left[None])[0]
+    log_odds = torch.zeros_like(left)
+    slices = np.flatnonzero(labels.any(axis=(1, 2)))
+    near = slice(max(0, int(slices[0]) - GAP_SLICES), int(slices[-1]) + 1 + GAP_SLICES)
+    log_odds[near] = gaps(left[None, near])[0]
     smooth = roughness(left)
     grown = ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX))
     around = torch.from_numpy(np.where(labels, labels, grown))
