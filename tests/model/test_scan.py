@@ -1,6 +1,6 @@
 """The blocks of a scan must tell each other their motion, their place and what to believe."""
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,18 +8,10 @@ import torch
 from torch import Tensor
 
 from prodm.model import scan
-from prodm.model.clearing import smoother
-from prodm.model.motions import FoundMotion
+from prodm.model.motions import FoundMotion, without_grain
 from prodm.model.phasing import Phased, Separation, Separator
 from prodm.model.reading import angles_rad, without_translation
-from prodm.model.scan import (
-    SeenLesion,
-    believed,
-    correct_scan,
-    is_believed,
-    look_again_at,
-    settle_again,
-)
+from prodm.model.scan import correct_scan, look_again_at, settle_again
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -168,107 +160,6 @@ def test_the_motion_is_fitted_again_to_what_was_seen_in_focus(
     assert off_px(first) < 0.1
 
 
-def test_each_lesion_is_judged_by_what_was_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two lesions, one of them in two slices, where the better one tells."""
-    spots = torch.zeros_like(lesion())
-    spots[1, 20:22, 30:34] = spots[2, 20:22, 30:34] = 200.0
-    other = torch.zeros_like(lesion())
-    other[2, 40:42, 10:14] = 250.0
-    beside = torch.zeros_like(lesion())
-    beside[2, 22, 30:34] = 40.0  # fainter than a lesion, and part of the first one
-    log_odds = torch.full_like(lesion(), -9.0)
-    log_odds[1, 18:25, 28:36], log_odds[2, 18:25, 28:36], log_odds[2, 38:44, 8:16] = -7.0, 4.0, -7.0
-    image = tissue() + drift().apply(spots + beside + other)
-    asked: list[tuple[SeenLesion, int]] = []
-
-    def gaps(clean_hu: Tensor) -> Tensor:
-        torch.testing.assert_close(clean_hu[0], tissue(), atol=1e-3, rtol=0)
-        return log_odds[None]
-
-    def judged(seen: SeenLesion, num_alike: int) -> bool:
-        asked.append((seen, num_alike))
-        return seen.peak_hu < 225
-
-    monkeypatch.setattr(scan, "is_believed", judged)
-    kept = believed(image, spots + beside + other, drift(), gaps, 3)
-    assert torch.equal(kept, spots + beside)
-    assert [(seen.peak_hu, seen.num_voxels, num) for seen, num in asked] == [
-        (200.0, 16, 3),
-        (250.0, 8, 3),
-    ]
-    for (seen, _), gap, true in zip(asked, (4.0, -7.0), (spots + beside, other), strict=True):
-        gained_hu, _ = smoother(tissue() + drift().apply(true), drift().apply(true))
-        assert seen.gap == pytest.approx(gap)
-        assert seen.gained_hu == pytest.approx(gained_hu, rel=1e-3)
-
-
-def test_a_lesion_is_believed_by_hand() -> None:
-    """1.63 ln 1000 - 0.89 * 2 + 0.84 ln 3 + 1.73 ln 300 - 1.88 ln 20 - 13.17 = 1.47."""
-    seen = SeenLesion(gained_hu=1000.0, gap=-2.0, peak_hu=300.0, num_voxels=20)
-    odds = 1.63 * math.log(1000) - 1.78 + 0.84 * math.log(3)
-    odds += 1.73 * math.log(300) - 1.88 * math.log(20) - 13.17
-    assert odds == pytest.approx(1.47, abs=0.02)
-    assert is_believed(seen, 3)
-    for factor, is_one in ((0.02, True), (-0.02, False)):  # what would bring the odds to -0.6
-        less = replace(seen, gap=-2.0 - (odds + 0.6) / 0.89 + factor)
-        gain_and_gap = math.log(1000) + less.gap
-        assert is_believed(less, 3) == (is_one and gain_and_gap >= 4.5)
-
-
-@pytest.mark.parametrize(
-    ("change", "num_alike", "is_one"),
-    [
-        ({}, 1, True),
-        ({"gained_hu": 50.0}, 1, False),
-        ({"gap": -4.0}, 1, False),
-        ({"peak_hu": 90.0}, 1, False),
-        ({"num_voxels": 80}, 1, False),
-        ({"num_voxels": 80}, 9, True),
-    ],
-)
-def test_each_part_of_what_was_seen_can_decide(
-    change: dict[str, float], num_alike: int, is_one: bool
-) -> None:
-    seen = replace(SeenLesion(1000.0, -1.9, 300.0, 16), **change)  # type: ignore[arg-type]
-    assert is_believed(seen, num_alike) == is_one
-
-
-def test_no_gain_makes_up_for_calcium_that_is_not_missing() -> None:
-    """The odds of a lesion so small and dense are good, but gain and gap come to 4.4."""
-    seen = SeenLesion(gained_hu=3000.0, gap=-3.6, peak_hu=500.0, num_voxels=10)
-    assert not is_believed(seen, 9)
-    assert is_believed(replace(seen, gap=-3.4), 9)
-
-
-@pytest.mark.parametrize(("num_alike", "is_one"), [(1, False), (2, False), (3, True)])
-def test_what_is_large_and_faint_is_none_where_few_blocks_move_alike(
-    num_alike: int, is_one: bool
-) -> None:
-    seen = SeenLesion(gained_hu=20_000.0, gap=1.0, peak_hu=300.0, num_voxels=240)
-    assert is_believed(seen, num_alike) == is_one
-    assert is_believed(replace(seen, peak_hu=311.0), num_alike)  # 270 + 240 / 6 = 310
-
-
-def test_a_dense_lesion_does_not_vouch_for_what_the_image_is_no_smoother_without() -> None:
-    both = lesion() + elsewhere()
-    kept = believed(moved(), both, drift(), lambda blocks: 0 * blocks, 3)
-    assert float(kept[:, 20:40].max()) == pytest.approx(float(lesion().max()))
-    assert not kept[:, 45:].any()
-    nothing = 0 * lesion()
-    assert not believed(moved(), nothing, drift(), lambda blocks: 0 * blocks, 3).any()
-
-
-def test_a_lesion_stays_whole_beside_one_that_is_not_believed() -> None:
-    """They lie two pixels apart, and something is missing only where the first one rests."""
-    true, none = torch.zeros_like(lesion()), torch.zeros_like(lesion())
-    true[2, 20:24, 30:34], none[2, 25:29, 30:34] = 300.0, 300.0
-    log_odds = torch.full_like(lesion(), -30.0)
-    log_odds[2, 18:26, 28:36] = 10.0
-    image = tissue() + drift().apply(true + none)
-    kept = believed(image, true + none, drift(), lambda _: log_odds[None], 3)
-    assert torch.equal(kept, true)
-
-
 def test_what_a_polisher_says_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A focuser sees too much, and a polisher takes it away; only where tissue rests."""
     polished: list[Tensor] = []
@@ -369,3 +260,83 @@ def test_hidden_calcium_is_looked_for_in_scans_whose_tissue_rests(
     blocks = torch.stack([moved(), moved()])
     _, second = correct_scan(blocks, separator, KNOWN_START, generator())
     assert torch.equal(second.corrected_hu, moved()) != tissue_rests
+
+
+def test_blocks_are_worked_on_a_few_at_a_time_with_the_same_result() -> None:
+    made = [Phased(n * lesion(), lesion(), None) for n in range(5)]
+    before = torch.get_num_threads()
+    used: set[int] = set()
+
+    def make(n: int) -> Phased:
+        used.add(torch.get_num_threads())
+        return made[n]
+
+    try:
+        for threads, inner in ((1, 1), (3, 1)):
+            torch.set_num_threads(threads)
+            used.clear()
+            assert scan.of_each_block(make, 5) == made
+            assert used == {inner}
+            assert torch.get_num_threads() == threads
+
+        def fails(n: int) -> Phased:
+            raise ValueError(n)
+
+        with pytest.raises(ValueError, match="0"):
+            scan.of_each_block(fails, 2)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_margin_tells_neither_the_motion_nor_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at all the same: what moves in from there is put in focus."""
+    inner = (slice(1, 4), slice(8, 56), slice(8, 56))
+    told: list[tuple[int, ...]] = []
+    shown: list[Tensor] = []
+
+    def find(
+        moving: list[Tensor], paths: object, *others: object, alike: bool
+    ) -> list[FoundMotion]:
+        images = others[-1]
+        assert isinstance(images, list)
+        told.extend(tuple(one.shape) for one in (*moving, *images))
+        return [drift()]
+
+    def first_evidence(block_hu: Tensor, *_: object) -> Tensor:
+        told.append(tuple(block_hu.shape))
+        return torch.zeros(33, 33)
+
+    def evidence(clean_hu: Tensor, lesion_hu: Tensor, _: object) -> Tensor:
+        shown.append(lesion_hu)
+        return torch.zeros(33, 33)
+
+    def settle(
+        motions: list[FoundMotion], asked: Callable[[int, FoundMotion], Tensor], *_: object
+    ) -> list[FoundMotion]:
+        asked(0, motions[0])
+        return motions
+
+    at_border = lesion().roll(-24, dims=-2)  # its middle lies in the margin, at row 7
+    seen = tissue() + drift().apply(at_border)
+    behind = Separation(tissue()[None], torch.zeros(1, *lesion().shape))
+    monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(scan, "find_motions", find)
+    monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
+    monkeypatch.setattr(scan, "place_evidence", first_evidence)
+    monkeypatch.setattr(scan, "evidence_of_all", evidence)
+    monkeypatch.setattr(scan, "settle_motions", settle)
+    monkeypatch.setattr(scan, "refit", lambda motion, _: motion)
+
+    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return torch.zeros(1, 33, 33)
+
+    separator = replace(sees(at_border), placer=(placer, 3))
+    (one,) = correct_scan(seen[None], separator, KNOWN_START, generator(), margin=(1, 8, 8))
+    assert told == [(3, 48, 48)] * 3
+    assert len(shown) == 1
+    lesion_seen = without_grain(at_border)
+    assert torch.equal(shown[0][inner], lesion_seen[inner])
+    assert float(shown[0].sum()) == pytest.approx(float(lesion_seen[inner].sum()))
+    away = one.corrected_hu[:, :12] - tissue()[:, :12]
+    assert float((away - at_border[:, :12]).norm()) < 0.2 * float(at_border.norm())

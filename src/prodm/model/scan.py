@@ -15,23 +15,21 @@ gone through once more:
 and each lesion is put back that can be believed.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
 from torch import Tensor
-from torch.nn import functional
 
 from prodm.model.baselines import Predict
-from prodm.model.clearing import roughness
+from prodm.model.believing import believed
 from prodm.model.finding import find_motions, settle_motions, with_each
 from prodm.model.focusing import REFOCUSED, focus, look_again
 from prodm.model.likely import as_drawn
-from prodm.model.motions import BESIDE_PX, FoundMotion, put_back, without_grain
+from prodm.model.motions import FoundMotion, put_back, without_grain
 from prodm.model.phasing import (
     SEARCH_SEED,
     SIMULATED_START_RAD,
@@ -44,23 +42,14 @@ from prodm.model.phasing import (
     put_in_focus,
     separate_by_network,
 )
-from prodm.model.placing import LESION_HU, SHAPE_TRUST_IN_FOCUS, centred, place_of
+from prodm.model.placing import SHAPE_TRUST_IN_FOCUS, centred, place_of
 from prodm.model.polishing import polish
 from prodm.model.refitting import refit
 from prodm.model.resting import evidence_of_all
 from prodm.model.search import LEAST_DIPS, SearchSettings, dips
 from prodm.runs import Progress, no_progress
 
-# Of a lesion where tissue rests: log-odds that it is one, fitted to 598 lesions of patients for
-# choices. The first five count the logarithms of the gain in HU and of the blocks that move alike,
-# the gap as it is, and the logarithms of the peak in HU and of the number of voxels.
-GAIN, ALIKE, GAP, PEAK, VOXELS, NONE = 1.63, 0.84, 0.89, 1.73, -1.88, -13.17
-LEAST_LOG_ODDS = -0.6  # to take a true one for none costs more than the other way round
-LEAST_BELIEF = 4.5  # of gain and gap alone
-GAP_SLICES = 2  # beyond a lesion that a placer may look at, and does not tell of
-FEW_ALIKE = 2  # with so few, a wrong motion may make a large and faint lesion of tissue
-LARGE_VOXELS = 90
-FAINT_HU, FAINT_HU_PER_VOXEL = 270.0, 1 / 6
+MOST_AT_ONCE = 4  # blocks, which take a few hundred megabytes each
 
 Margin = tuple[int, int, int]  # voxels (z, y, x) that blocks have more, on each side
 NO_MARGIN: Margin = (0, 0, 0)
@@ -146,18 +135,18 @@ def correct_in_place(
         return place_evidence(block, moves, rests, motion, separator)
 
     if not separator.tissue_rests:
-        motions = [None if motion is None else centred(motion) for motion in motions]
-        return [
-            put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-            for n, motion in enumerate(motions)
-        ]
+        centred_motions = [None if motion is None else centred(motion) for motion in motions]
+        return of_each_block(
+            lambda n: put_in_focus(blocks_hu[n], moving[n], odds[n], centred_motions[n], separator),
+            len(blocks_hu),
+        )
     motions = with_each(motions, lambda motion, _: as_drawn(motion, SIMULATED_START_RAD))
     motions = settle_motions(motions, evidence, SIMULATED_START_RAD)
     goes_along = [motion is not None and not motion.is_rest for motion in motions]
-    phased = [
-        put_in_focus(blocks_hu[n], moving[n], odds[n], motion, separator)
-        for n, motion in enumerate(motions)
-    ]
+    phased = of_each_block(
+        lambda n: put_in_focus(blocks_hu[n], moving[n], odds[n], motions[n], separator),
+        len(blocks_hu),
+    )
     if separator.focuser is None:
         return phased
     if separator.placer is not None:
@@ -166,18 +155,31 @@ def correct_in_place(
     if shared is None:
         return phased
     num_alike = sum(motion is shared for motion in motions)
-    return [
-        look_again_at(
-            blocks_hu[n],
-            moving[n],
-            odds[n],
-            shared,
-            separator,
-            goes_along=along,
-            num_alike=num_alike,
+
+    def look_at(n: int) -> Phased:
+        images = blocks_hu[n], moving[n], odds[n]
+        return look_again_at(
+            *images, shared, separator, goes_along=goes_along[n], num_alike=num_alike
         )
-        for n, along in enumerate(goes_along)
-    ]
+
+    return of_each_block(look_at, len(blocks_hu))
+
+
+def of_each_block(make: Callable[[int], Phased], count: int) -> list[Phased]:
+    """Return what is made of each of so many blocks, a few at a time where torch has the threads.
+
+    One thread for each block is far quicker than several for its small images.
+    """
+    threads = torch.get_num_threads()
+    if min(threads, count) < 2:
+        return [make(n) for n in range(count)]
+    torch.set_num_threads(1)
+    try:
+        at_once = min(threads, MOST_AT_ONCE)
+        with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(make, range(count)))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def look_again_at(
@@ -217,72 +219,6 @@ def look_again_at(
         return Phased(corrected, moving_hu, motion, views[REFOCUSED], still)
     seen = motion.apply(still)
     return Phased(block_hu - seen + still, seen, motion, still, still)
-
-
-def believed(
-    block_hu: Tensor,
-    lesion_hu: Tensor,
-    motion: FoundMotion,
-    gaps: Callable[[Tensor], Tensor],
-    num_alike: int,
-) -> Tensor:
-    """Return the lesions at rest [Z, Y, X] that can be believed, of those seen in a block.
-
-    Each is judged by itself: a dense lesion must not vouch for a speck that is none. It is believed
-    by what the image gains in smoothness without it as it moves, in HU, by the log-odds that
-    something is missing where it rests, in the slice that shows it best, over the lesion and what
-    lies beside it, by how many blocks its motion was seen in, and by how dense it is for its size.
-    All others are taken away before.
-    """
-    labels, count = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
-    if not count:
-        return torch.zeros_like(lesion_hu)
-    left = block_hu - motion.apply(lesion_hu)
-    log_odds = torch.zeros_like(left)
-    slices = np.flatnonzero(labels.any(axis=(1, 2)))
-    near = slice(max(0, int(slices[0]) - GAP_SLICES), int(slices[-1]) + 1 + GAP_SLICES)
-    log_odds[near] = gaps(left[None, near])[0]
-    smooth = roughness(left)
-    grown = ndimage.grey_dilation(labels, size=(1, BESIDE_PX, BESIDE_PX))
-    around = torch.from_numpy(np.where(labels, labels, grown))
-    kept = torch.zeros_like(lesion_hu)
-    for number, pixels in enumerate(ndimage.find_objects(labels), start=1):
-        lesion = torch.from_numpy(labels == number)
-        held = slice(pixels[0].start, pixels[0].stop)
-        beside = functional.max_pool2d(lesion[held].float(), BESIDE_PX, 1, BESIDE_PX // 2)
-        missing = (beside * log_odds[held]).sum(dim=(1, 2)) / beside.sum(dim=(1, 2))
-        one = torch.where(around == number, lesion_hu, 0.0)
-        gained_hu = float(roughness(left + motion.apply(one)) - smooth)
-        seen = SeenLesion(gained_hu, float(missing.max()), float(one.max()), int(lesion.sum()))
-        if is_believed(seen, num_alike):
-            kept = kept + one
-    return kept
-
-
-@dataclass(frozen=True)
-class SeenLesion:
-    """What tells whether a lesion is one."""
-
-    gained_hu: float  # what the image gains in smoothness without it
-    gap: float  # log-odds that something is missing where it rests
-    peak_hu: float
-    num_voxels: int
-
-
-def is_believed(lesion: SeenLesion, num_alike: int) -> bool:
-    """Tell whether a lesion can be believed, in a scan of which so many blocks move alike.
-
-    >>> speck = SeenLesion(gained_hu=1000.0, gap=-2.3, peak_hu=300.0, num_voxels=12)
-    >>> is_believed(speck, num_alike=1), is_believed(replace(speck, gap=-3.0), num_alike=8)
-    (True, False)
-    """
-    gain = math.log(max(lesion.gained_hu, 1.0))
-    large = lesion.num_voxels >= LARGE_VOXELS and num_alike <= FEW_ALIKE
-    if large and lesion.peak_hu < FAINT_HU + FAINT_HU_PER_VOXEL * lesion.num_voxels:
-        return False
-    log_odds = NONE + GAIN * gain + GAP * lesion.gap + ALIKE * math.log(max(num_alike, 1))
-    log_odds += PEAK * math.log(lesion.peak_hu) + VOXELS * math.log(lesion.num_voxels)
-    return log_odds >= LEAST_LOG_ODDS and gain + lesion.gap >= LEAST_BELIEF
 
 
 def settle_again(
