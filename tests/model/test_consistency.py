@@ -13,7 +13,7 @@ from prodm.model.bridge import BrownianBridge
 from prodm.model.consistency import TRUSTED, Phases, correct_consistently
 from prodm.model.motions import FoundMotion
 from prodm.model.network import NetworkSettings
-from prodm.model.phasing import Separator, trust
+from prodm.model.phasing import Phased, Separator, trust
 from prodm.model.placing import place_of
 from prodm.model.reading import NUM_ANGLES, angles_rad
 from prodm.model.sampler import SamplingSettings, may_hold_calcium, slice_windows
@@ -159,6 +159,40 @@ def test_samples_of_a_scan_share_its_motions() -> None:
     assert count == 2 * num_slices
     (elsewhere, _) = Phases(phases.separator, SEARCH)(scan, generator)
     assert torch.equal(elsewhere.corrected_hu, first.corrected_hu)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_a_network_is_called_where_a_block_listens_to_it(
+    monkeypatch: pytest.MonkeyPatch, shares: tuple[float, float]
+) -> None:
+    """And the block that does not listen is the same whether it is called or not."""
+    phased = [
+        Phased(tissue() + lesion(), lesion(), None),
+        Phased(tissue() + 2 * lesion(), lesion(), None),
+    ]
+    given = {id(one): share for one, share in zip(phased, shares, strict=True)}
+    monkeypatch.setattr(consistency, "_share", lambda one: given[id(one)])
+    seen = torch.stack([moved(), moved()])
+    calls = 0
+
+    class Says(torch.nn.Module):
+        def forward(self, xt: Tensor, y: Tensor, t: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return torch.zeros_like(y)  # nothing is to change
+
+    class Known(Phases):
+        def __call__(self, *_: object) -> list[Phased]:
+            return phased
+
+    phases = Known(knows_the_background(tissue(), moved()))
+    corrected = torch.from_numpy(
+        correct_consistently(seen.numpy(), (SETTINGS, Says()), phases, seed=0)
+    )
+    assert (calls > 0) == (min(shares) < 1)
+    for one, block, share in zip(phased, corrected, shares, strict=True):
+        wanted = one.corrected_hu if share == 1 else moved()
+        torch.testing.assert_close(block, wanted, atol=0.01, rtol=0)
 
 
 def test_where_tissue_moves_calcium_stays_where_it_was_seen_on_average() -> None:
