@@ -15,6 +15,7 @@ from prodm.model.baselines import ModelSettings, build_network
 from prodm.model.bridge import BrownianBridge
 from prodm.model.checkpoint import save_checkpoint
 from prodm.model.network import NetworkSettings
+from prodm.pairs.blocks import MARGIN, NO_MARGIN
 
 TINY = NetworkSettings(
     num_slices=3,
@@ -129,3 +130,5 @@ def test_methods_that_ship_know_whether_tissue_rests(tissue_rests: bool) -> None
     for separator in (prodm.phases.separator, phase_net.separator):
         assert separator.tissue_rests == tissue_rests
         assert separator.placer is not None
+    for corrector in (prodm, phase_net):  # what lies around a block helps where tissue rests
+        assert corrector.margin == (MARGIN if tissue_rests else NO_MARGIN)

@@ -11,7 +11,7 @@ import numpy as np
 
 from prodm.correction.calibration import Calibration
 from prodm.correction.geometry import Blocks, SpacingRange
-from prodm.pairs.blocks import MARGIN, NO_MARGIN, margin_of
+from prodm.pairs.blocks import NO_MARGIN, margin_of
 from prodm.runs import Progress, no_progress
 from prodm.volume import Index, Vector
 
@@ -193,7 +193,7 @@ class ConsistentCorrector:
     name: str
     sha256: str | None
     known: SpacingRange = field(default_factory=SpacingRange)
-    margin: Index = MARGIN  # calcium moves in and out of a block
+    margin: Index = NO_MARGIN
     calibration: Calibration | None = None  # of the score of a scan
     draws: bool = True
 

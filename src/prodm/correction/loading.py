@@ -18,7 +18,7 @@ from prodm.correction.correctors import (
 )
 from prodm.correction.geometry import SpacingRange
 from prodm.errors import ProdmError
-from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN
+from prodm.pairs.blocks import BLOCK_SHAPE, MARGIN, NO_MARGIN
 
 if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
@@ -49,6 +49,7 @@ def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> C
         name=str(walking.info.get("name") or f"{method} and phase, {weights.stem}"),
         sha256=_all_of(walking.sha256, phased.sha256),
         known=_known_spacing(walking.info, weights.name),
+        margin=phased.margin,
         calibration=read_calibration(walking.info, "scan", weights.name),
     )
 
@@ -66,7 +67,8 @@ def load_phase(
 
     With a ``reader`` the search for motions starts from what it reads; once a motion was found, a
     ``focuser`` takes a second look, and, if the tissue rests, a ``placer`` tells where the lesion
-    does and a ``polisher`` takes a last look.
+    does and a ``polisher`` takes a last look. Then it also sees the scan around each block, because
+    calcium moves in and out; where tissue moves too, that brings more tissue into focus.
     """
     from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
@@ -103,7 +105,7 @@ def load_phase(
         sha256,
         num_slices,
         _known_spacing(separating.info, separator.name),
-        margin=MARGIN,  # calcium moves in and out of a block
+        margin=MARGIN if tissue_rests else NO_MARGIN,
         draws="reader" not in helpers,
     )
 
