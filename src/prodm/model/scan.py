@@ -168,7 +168,7 @@ def correct_in_place(
 def of_each_block(make: Callable[[int], Phased], count: int) -> list[Phased]:
     """Return what is made of each of so many blocks, a few at a time where torch has the threads.
 
-    One thread for each block is far quicker than several for its small images.
+    Each block then has one thread: the threads of torch itself are for larger images than these.
     """
     threads = torch.get_num_threads()
     if min(threads, count) < 2:
