@@ -9,7 +9,8 @@ from prodm.model.finding import find_motions, is_calcium, settle_motions
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import FARTHEST_PX, place_of
 from prodm.model.reading import angles_rad, without_translation
-from prodm.model.search import SearchSettings, search, search_together, sharpness_cost
+from prodm.model.search import SearchSettings, search, search_together
+from prodm.model.sharpness import sharpness_cost
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 

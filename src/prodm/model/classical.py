@@ -56,7 +56,7 @@ def correct_without_weights(
     if not bright.any():
         return Phased(block_hu, torch.zeros_like(block_hu), None)
     moving = torch.from_numpy(bright)
-    first = replace(settings, num_steps=FIRST_STEPS, least_dips=0.0)  # dips are not seen yet
+    first = replace(settings, num_steps=(1, FIRST_STEPS), least_dips=0.0)  # dips are not seen yet
     motion = search(moving, first, generator)[0]
     for _ in range(num_turns):
         calcium = _peaks(motion.refocus(moving))

@@ -16,7 +16,7 @@ oscillation swings about it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -97,10 +97,18 @@ def joined(first: Motions, second: Motions) -> Motions:
     return Motions(*(torch.cat(pair) for pair in pairs))
 
 
-def draw_motions(count: int, start_rad: float | None, generator: torch.Generator) -> Motions:
-    """Draw motions as the simulator does, still without a z part."""
+def draw_motions(
+    count: int,
+    start_rad: float | None,
+    generator: torch.Generator,
+    shares: Sequence[float] | Floats = SHARES,
+) -> Motions:
+    """Draw motions as the simulator does, still without a z part.
+
+    ``shares`` are those of the families.
+    """
     rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))
-    family = rng.choice(len(FAMILIES), size=count, p=SHARES)
+    family = rng.choice(len(FAMILIES), size=count, p=shares)
     low, high = AMPLITUDE_RANGE_PX
     band = rng.integers(NUM_BANDS, size=(count, 1))
     amplitude = low + (high - low) * (band + rng.random((count, 5))) / NUM_BANDS

@@ -28,7 +28,8 @@ from torch import Tensor
 from prodm.model.motions import FoundMotion
 from prodm.model.placing import LESION_HU, SHAPE_TRUST, settle
 from prodm.model.reading import without_translation
-from prodm.model.search import SearchSettings, dips, search, search_together, sharpness_cost
+from prodm.model.search import SearchSettings, search, search_together
+from prodm.model.sharpness import dips, sharpness_cost
 from prodm.runs import Progress, no_progress
 
 MOST_TOGETHER = 4  # blocks that are searched together

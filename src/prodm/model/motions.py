@@ -94,31 +94,28 @@ class FoundMotion:
 
         Views beyond 180 degrees see the same lines the other way round.
         """
-        views, turns = self._seen_at(angles_rad)
+        views, turns = views_at(angles_rad, self.start_rad)
         return self.shift_px[views] * torch.where(turns % 2 == 0, 1.0, -1.0)
 
     def along_z_at(self, angles_rad: Tensor) -> Tensor:
         """Return the displacement along z in slices at angles, the nearest view's."""
-        views, _ = self._seen_at(angles_rad)
+        views, _ = views_at(angles_rad, self.start_rad)
         return torch.zeros(len(views)) if self.slice_shift is None else self.slice_shift[views]
 
-    def mean(self, other: "FoundMotion") -> "FoundMotion":
-        """Return the mean with another motion, of a scan that starts where this one does."""
+    def mean(self, other: "FoundMotion", share: float = 0.5) -> "FoundMotion":
+        """Return the mean with another motion, of a scan that starts where this one does.
+
+        ``share`` is what this one counts.
+        """
         angles = torch.from_numpy(phase.view_angles_rad(NUM_VIEWS, start_rad=self.start_rad))
-        views, _ = other._seen_at(angles)
-        along_z = [
+        views, _ = views_at(angles, other.start_rad)
+        ours, theirs = (
             torch.zeros(NUM_VIEWS) if part is None else part
             for part in (self.slice_shift, other.slice_shift)
-        ]
-        shift_px = (self.shift_px + other.shift_at(angles).to(self.shift_px)) / 2
-        return replace(self, shift_px=shift_px, slice_shift=(along_z[0] + along_z[1][views]) / 2)
-
-    def _seen_at(self, angles_rad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the views nearest to angles, and by how many half turns those are earlier."""
-        since_start = (angles_rad - self.start_rad) / math.pi
-        turns = (since_start + 0.5 / NUM_VIEWS).floor()
-        views = ((since_start - turns) * NUM_VIEWS).round().long().clamp(0, NUM_VIEWS - 1)
-        return views, turns
+        )
+        shift_px = torch.lerp(other.shift_at(angles).to(self.shift_px), self.shift_px, share)
+        along_z = torch.lerp(theirs[views], ours, share)
+        return replace(self, shift_px=shift_px, slice_shift=along_z)
 
     def translated(self, x_px: float, y_px: float) -> "FoundMotion":
         """Return the motion with a constant displacement added."""
@@ -137,6 +134,14 @@ class FoundMotion:
         return phase.Mover(
             image, shift, slice_shift=along_z, start_rad=self.start_rad, padding=padding
         )
+
+
+def views_at(angles_rad: Tensor, start_rad: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the views nearest to angles, and by how many half turns those are earlier."""
+    since_start = (angles_rad - start_rad) / math.pi
+    turns = (since_start + 0.5 / NUM_VIEWS).floor()
+    views = ((since_start - turns) * NUM_VIEWS).round().long().clamp(0, NUM_VIEWS - 1)
+    return views, turns
 
 
 def padding_for(image: Tensor, usual_px: int) -> int:

@@ -46,7 +46,8 @@ from prodm.model.placing import SHAPE_TRUST_IN_FOCUS, centred, place_of
 from prodm.model.polishing import polish
 from prodm.model.refitting import refit
 from prodm.model.resting import evidence_of_all
-from prodm.model.search import LEAST_DIPS, SearchSettings, dips
+from prodm.model.search import SearchSettings
+from prodm.model.sharpness import LEAST_DIPS, dips
 from prodm.runs import Progress, no_progress
 
 MOST_AT_ONCE = 4  # blocks, which take a few hundred megabytes each

@@ -1,9 +1,10 @@
 """Find a motion among those that the simulator knows (``prodm.model.families``), z included.
 
-Candidates are drawn at random, and those of each family that give the sharpest image within the
-slices are kept. Others are fitted to a path that a trained reader saw in what moves
-(``prodm.model.reading``). All are improved a little by gradient together with their z parts, the
-best of each family some more.
+Thousands of candidates are drawn at random and looked at in a coarse image. Of those that make it
+sharpest a few dozen are kept, none of which is like another, since what is sharpest where calcium
+was separated badly is often not the true motion, and has many neighbours. Others are fitted to
+a path that a trained reader saw in what moves (``prodm.model.reading``). All are improved by
+gradient, in the coarse image first, where they are felt from afar, and the best of them in full.
 
 Simple families are preferred where they do nearly as well, since the richer ones can imitate them
 from another place, and so is what is near to what was read: what sharpens an image most may be
@@ -29,9 +30,7 @@ from torch import Tensor
 from prodm.errors import ProdmError
 from prodm.model.clearing import Scene
 from prodm.model.families import (
-    AMPLITUDE_RANGE_PX,
     FAMILIES,
-    PIECEWISE,
     USES_PAUSE,
     USES_PHASE,
     USES_VECTORS,
@@ -40,68 +39,45 @@ from prodm.model.families import (
     fit_motions,
     joined,
 )
-from prodm.model.motions import FoundMotion, lack_of_peak, padding_for
-from prodm.model.reading import NUM_ANGLES, angles_rad, without_translation
-from prodm.physics import phase
+from prodm.model.motions import FoundMotion, views_at
+from prodm.model.reading import angles_rad, without_translation
+from prodm.model.sharpness import LEAST_DIPS, Seen, dips, outside_price, starts
 from prodm.physics.fitting import NUM_VIEWS
 
+DRAWN_SHARES = (0.06, 0.1, 0.42, 0.42)  # of the families: those with more freedom need more draws
 PRICE = torch.tensor([0.0, 0.03, 0.12, 0.12])  # of a family's freedom, as a share of the peak
-LEAST_DIPS = 0.025  # share of the energy; 96 % of moving and half of all still calcium have more
-OUTSIDE_PRICE = 0.02  # for each pixel of amplitude beyond those that the simulator draws
-AWAY_PRICE = 0.2  # for each pixel that s, without its translation, is from what was read
 LEAK = 0.1  # of what a motion costs more than rest does; the block then counts as resting
-PADDING = 20
-MOST_SLICES = 6
-FLAT_SLICES = 3
-BORDER_PX = 4
-FAINT_HU = 10.0
-FAINT_SHARE = 0.02  # of the energy of the strongest slice
-AT_ONCE = 50
-NUM_CLEAREST = 3  # motions that are improved besides the likeliest, at most
+FAMILY_SHARE = 1 / 3  # of those that are tried at most
+# Root mean square of s by which motions that are kept are apart, by their family: a drift changes
+# the shape of s by a tenth of its length only.
+TRIED_APART_PX = (0.3, 0.8, 1.0, 1.0)
+SHARPENED_APART_PX = (0.3, 0.5, 0.5, 0.5)
+KEPT_APART_PX = (0.4, 0.4, 0.4, 0.4)
+NUM_CLEAREST = 4  # motions that are improved besides the likeliest, at most
+CLEARER_HU = 1200.0  # what the clearest motion gains more than the likeliest, and counts as much
+OTHER_SHAPE_PX = 0.9  # root mean square, of s; motions farther apart are not averaged
+MOVES_HU = 6000.0  # where images are so much smoother without it, what moves does not rest
 
 
 @dataclass(frozen=True)
 class SearchSettings:
     """How hard to look."""
 
-    num_draws: int = 600
-    kept_per_family: int = 3
-    num_first_steps: int = 10
-    num_steps: int = 20
-    step_px: float = 0.3
+    num_draws: int = 7000
+    num_tried: int = 60  # of these that are improved in a coarse image
+    num_sharpened: int = 20  # and in full
+    num_kept: int = 8
+    num_coarse_steps: int = 12
+    num_steps: tuple[int, int] = (8, 20)  # of these, and of those that are kept
+    step_px: float = 0.5
     num_clearing_steps: tuple[int, int] = (4, 8)  # of a few motions, and of the best of them
     start_rad: float | None = None  # where the scan starts; None where it is not known
     least_dips: float = LEAST_DIPS  # of what may have moved at all
 
     def __post_init__(self) -> None:
-        if min(self.num_draws, self.kept_per_family, self.num_first_steps, self.num_steps) < 1:
+        numbers = (self.num_draws, self.num_tried, self.num_sharpened, self.num_kept)
+        if min(*numbers, self.num_coarse_steps, *self.num_steps) < 1:
             raise ProdmError(f"a search needs at least one draw, one kept and one step, got {self}")
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What moves in one block, and what a reader saw of it."""
-
-    image: Tensor  # [Z, Y, X], the box around what moves
-    sharpness: float  # at rest, as ``lack_of_peak`` has it
-    shape: Tensor | None  # s without its translation, where it was read
-
-    @classmethod
-    def of(cls, moving: Tensor, path: Tensor | None) -> "_Seen":
-        image = moving[_box(moving)]
-        shape = None if path is None else without_translation(path[0])
-        return cls(image, abs(float(lack_of_peak(image[None])[0])), shape)
-
-    def away_price(self, shape: Tensor) -> Tensor:
-        """Return the price of shapes [..., N] that are far from what was read."""
-        if self.shape is None:
-            return torch.zeros(shape.shape[:-1])
-        return AWAY_PRICE * (shape - self.shape).square().mean(dim=-1).sqrt()
-
-    @property
-    def rest_cost(self) -> float:
-        """What it costs to rest; to rest and to be read so costs -1."""
-        return -1.0 + float(self.away_price(torch.zeros(NUM_ANGLES)))
 
 
 def search(
@@ -138,43 +114,79 @@ def search_together(
     ]
     if not telling:
         return [rest]
-    seen = [_Seen.of(blocks[n], path) for n in telling]
+    seen = [Seen.of(blocks[n], path) for n in telling]
     weights = torch.tensor([one.sharpness for one in seen])
     weights = weights / weights.sum()
-    still = -torch.ones(len(seen))
-    motions = draw_motions(settings.num_draws, settings.start_rad, generator)
-    costs = torch.stack([_flat_costs(one.image, motions) for one in seen])
-    kept = settings.kept_per_family
-    motions = _best_of_families(motions, _together(costs, still, weights), kept)
+
+    def together(costs: Sequence[Tensor]) -> Tensor:
+        return _together(torch.stack([*costs]), -torch.ones(len(seen)), weights)
+
+    coarse = [one.coarser() for one in seen]
+    motions = draw_motions(settings.num_draws, settings.start_rad, generator, DRAWN_SHARES)
+    costs = together([one.flat_costs(motions) for one in coarse])
+    most_of_family = math.ceil(FAMILY_SHARE * settings.num_tried)
+    motions = unlike(motions, costs, TRIED_APART_PX, settings.num_tried, most_of_family)
     for read in own_paths if path is None else (path, *own_paths):
         motions = joined(fit_motions(read, settings.start_rad), motions)
-    if len(seen) > 1:  # of many candidates, most need no more than a look
-        costs = _costs(seen, motions)
-        motions = _best_of_families(motions, _together(costs, still, weights), 2 * kept)
-    motions = _sharpened(seen, weights, motions, settings.step_px, settings.num_first_steps)
-    costs = _costs(seen, motions)
-    motions = _best_of_families(motions, _together(costs, still, weights), kept)
-    motions = _sharpened(seen, weights, motions, settings.step_px, settings.num_steps)
+    costs_in = [one.cost_in(motions) for one in coarse]
+    motions = _improve(
+        costs_in, -1.0, weights, motions, settings.step_px, settings.num_coarse_steps
+    )
+    costs = together([one.costs(motions) for one in seen])
+    motions = unlike(motions, costs, SHARPENED_APART_PX, settings.num_sharpened)
+    for num_steps in settings.num_steps:
+        costs_in = [one.cost_in(motions) for one in seen]
+        motions = _improve(costs_in, -1.0, weights, motions, settings.step_px, num_steps)
+        costs = together([one.costs(motions) for one in seen]) + PRICE[motions.family]
+        motions = unlike(motions, costs, KEPT_APART_PX, settings.num_kept)
     found = _found(seen, weights, motions)
     rest = replace(rest, cost=float(weights @ torch.tensor([one.rest_cost for one in seen])))
     if images is not None:
         scenes = [Scene.of(blocks[n], images[n]) for n in telling]
-        found.append(_clearest(scenes, motions, found, settings))
+        clearest = _clearest(scenes, motions, found, settings)
+        if gained_hu(scenes, clearest) >= MOVES_HU:
+            clearest = replace(clearest, cost=min(clearest.cost, _below(rest.cost)))
+        found.append(clearest)
     return sorted([rest, *found], key=lambda motion: motion.cost)
 
 
-def sharpness_cost(moving: Tensor, motion: FoundMotion) -> float:
-    """Return how far from sharp a motion leaves what moves [Z, Y, X]; rest costs -1.
+def unlike(
+    motions: Motions,
+    costs: Tensor,
+    apart_px: Sequence[float],
+    count: int,
+    most_of_family: int | None = None,
+) -> Motions:
+    """Return the motions that cost least, none of which is nearly the shape of a cheaper one.
 
-    There is no price on the motion, which may have been found elsewhere.
+    The shape is s(theta) without its translation, and how far two of them are apart the root mean
+    square of their difference; ``apart_px`` is how far a motion of each family must be from all
+    that were kept before, and ``most_of_family`` how many of one are kept.
     """
-    seen = _Seen.of(moving, None)
-    undone = phase.refocuser(
-        seen.image, NUM_VIEWS, start_rad=motion.start_rad, padding=padding_for(seen.image, PADDING)
-    )
-    along_z = torch.zeros(NUM_VIEWS) if motion.slice_shift is None else motion.slice_shift
+    shapes = _shapes(motions)
+    room = dict.fromkeys(range(len(FAMILIES)), count if most_of_family is None else most_of_family)
+    kept: list[int] = []
+    for n in costs.argsort().tolist():
+        family = int(motions.family[n])
+        if not room[family]:
+            continue
+        away = (shapes[kept] - shapes[n]).square().mean(dim=1).sqrt()
+        if (away < apart_px[family]).any():
+            continue
+        kept.append(n)
+        room[family] -= 1
+        if len(kept) == count:
+            break
+    return motions[kept]
+
+
+def _shapes(motions: Motions) -> Tensor:
+    """Return s [N, angles] of motions without its translation."""
     with torch.no_grad():
-        return float(lack_of_peak(undone(motion.shift_px[None], along_z[None]))[0]) / seen.sharpness
+        shift = motions.shift(motions.displacement())
+    views, turns = views_at(angles_rad(), motions.start_rad[:, None])
+    seen = shift.gather(1, views) * torch.where(turns % 2 == 0, 1.0, -1.0)
+    return without_translation(seen)
 
 
 def _together(costs: Tensor, rest: Tensor, weights: Tensor) -> Tensor:
@@ -187,7 +199,7 @@ def _together(costs: Tensor, rest: Tensor, weights: Tensor) -> Tensor:
     return weights @ (costs - (1 - LEAK) * more)
 
 
-def _found(seen: Sequence[_Seen], weights: Tensor, motions: Motions) -> list[FoundMotion]:
+def _found(seen: Sequence[Seen], weights: Tensor, motions: Motions) -> list[FoundMotion]:
     """Return motions with what they cost, their distance from what was read included."""
     with torch.no_grad():
         displacement = motions.displacement()
@@ -196,52 +208,11 @@ def _found(seen: Sequence[_Seen], weights: Tensor, motions: Motions) -> list[Fou
         FoundMotion(shift[n], float(start_rad), displacement[n, :, 2])
         for n, start_rad in enumerate(motions.start_rad)
     ]
-    shapes = torch.stack([without_translation(one.shift_at(angles_rad())) for one in found])
+    shapes = _shapes(motions)
     away = torch.stack([one.away_price(shapes) for one in seen])
-    costs = _costs(seen, motions) + PRICE[motions.family] + away
+    costs = torch.stack([one.costs(motions) for one in seen]) + PRICE[motions.family] + away
     costs = _together(costs, torch.tensor([one.rest_cost for one in seen]), weights)
     return [replace(one, cost=float(cost)) for one, cost in zip(found, costs, strict=True)]
-
-
-def dips(moving: Tensor) -> float:
-    """Return the share of the energy of what moves that is negative.
-
-    Motion leaves dark streaks beside the bright ones. What has none rests, be it calcium or bone
-    that was taken for it, however sharp some motion may make it.
-    """
-    return float((moving.clamp(max=0) ** 2).sum() / (moving**2).sum())
-
-
-def _flat_costs(image: Tensor, motions: Motions) -> Tensor:
-    """Return how far each motion is from a sharp image, within the strongest slices alone."""
-    energy = (image**2).sum(dim=(1, 2))
-    flat = image[energy.argsort(descending=True)[:FLAT_SLICES]]
-    costs = []
-    with torch.no_grad():
-        for first in range(0, len(motions.family), AT_ONCE):
-            part = motions[slice(first, first + AT_ONCE)]
-            turn = phase.turner(
-                flat, NUM_VIEWS, start_rad=_starts(part), padding=padding_for(flat, PADDING)
-            )
-            costs.append(lack_of_peak(turn(-part.shift(part.displacement()), None)))
-    return torch.cat(costs) / abs(float(lack_of_peak(flat[None])[0]))
-
-
-def _best_of_families(motions: Motions, costs: Tensor, count: int) -> Motions:
-    """Return the few motions of each family that cost least."""
-    kept: list[int] = []
-    for family in range(len(FAMILIES)):
-        members = torch.nonzero(motions.family == family).flatten()
-        kept += members[costs[members].argsort()[:count]].tolist()
-    return motions[kept]
-
-
-def _sharpened(
-    seen: Sequence[_Seen], weights: Tensor, motions: Motions, step_px: float, num_steps: int
-) -> Motions:
-    """Sharpen the images by gradient."""
-    costs_in = [_cost_in(one, motions) for one in seen]
-    return _improve(costs_in, -1.0, weights, motions, step_px, num_steps)
 
 
 def _clearest(
@@ -250,10 +221,13 @@ def _clearest(
     found: Sequence[FoundMotion],
     settings: SearchSettings,
 ) -> FoundMotion:
-    """Return the mean of the likeliest motion and of one that leaves the smoothest images behind.
+    """Return the likeliest motion together with one that leaves the smoothest images behind.
 
-    Their errors have little in common. The latter is the best of the likeliest one and those that
-    leave the smoothest images, once these were improved by gradient. The mean is likeliest.
+    The latter is the best of the likeliest one and those that leave the smoothest images, once
+    these were improved by gradient. Their errors have little in common, so that a mean of the two
+    is nearer to the truth, to the clearest one the more it gains. But where they are two
+    motions of different shapes, one is wrong, and the mean would be: then the clearest is taken if
+    it gains enough. What is returned costs least.
     """
     weights = torch.tensor([scene.strength for scene in scenes])
     weights = weights / weights.sum()
@@ -261,8 +235,8 @@ def _clearest(
     def costs_in(scene: Scene) -> Callable[[Motions], Tensor]:
         def cost(now: Motions) -> Tensor:
             displacement = now.displacement()
-            left = scene.left(now.shift(displacement), displacement[..., 2], _starts(now))
-            return left + _outside_price(now, displacement)
+            left = scene.left(now.shift(displacement), displacement[..., 2], starts(now))
+            return left + outside_price(now, displacement)
 
         return cost
 
@@ -284,7 +258,27 @@ def _clearest(
     clearest = FoundMotion(
         motions.shift(displacement)[0], float(motions.start_rad[0]), displacement[0, :, 2]
     )
-    return replace(clearest.mean(likeliest), cost=math.nextafter(likeliest.cost, -math.inf))
+    more_hu = max(0.0, gained_hu(scenes, clearest) - gained_hu(scenes, likeliest))
+    share = more_hu / (more_hu + CLEARER_HU)
+    shapes = [without_translation(one.shift_at(angles_rad())) for one in (clearest, likeliest)]
+    if float((shapes[0] - shapes[1]).square().mean().sqrt()) > OTHER_SHAPE_PX:
+        share = float(share > 0.5)
+    return replace(clearest.mean(likeliest, share), cost=_below(likeliest.cost))
+
+
+def gained_hu(scenes: Sequence[Scene], motion: FoundMotion) -> float:
+    """Return by how much images are smoother without what moves in them, all together."""
+    along_z = torch.zeros(NUM_VIEWS) if motion.slice_shift is None else motion.slice_shift
+    with torch.no_grad():
+        left = [
+            float(scene.left(motion.shift_px[None], along_z[None], motion.start_rad))
+            for scene in scenes
+        ]
+    return sum(max(0.0, -share) * scene.strength for share, scene in zip(left, scenes, strict=True))
+
+
+def _below(cost: float) -> float:
+    return math.nextafter(cost, -math.inf)
 
 
 def _improve(
@@ -324,64 +318,3 @@ def _improve(
         optimiser.step()
     with torch.no_grad():
         return moved()
-
-
-def _costs(seen: Sequence[_Seen], motions: Motions) -> Tensor:
-    """Return what motions cost in each block [B, N], rest costing -1."""
-    with torch.no_grad():
-        return torch.stack([_cost_in(one, motions)(motions) for one in seen])
-
-
-def _cost_in(seen: _Seen, first: Motions) -> Callable[[Motions], Tensor]:
-    """Return what motions [N] cost in one block, as a function of them.
-
-    They start their scans where the first ones do; what depends on that is worked out once.
-    """
-    undone = phase.refocuser(
-        seen.image, NUM_VIEWS, start_rad=_starts(first), padding=padding_for(seen.image, PADDING)
-    )
-
-    def cost(now: Motions) -> Tensor:
-        displacement = now.displacement()
-        lack = lack_of_peak(undone(now.shift(displacement), displacement[..., 2]))
-        return lack / seen.sharpness + _outside_price(now, displacement)
-
-    return cost
-
-
-def _outside_price(motions: Motions, displacement: Tensor) -> Tensor:
-    """Return the price [N] of amplitudes beyond those that the simulator draws.
-
-    The amplitude is how far displacements [N, M, 3] go, and in a piecewise motion how far each of
-    its two moves goes: both together may go twice as far.
-    """
-    low, high = AMPLITUDE_RANGE_PX
-    farthest = displacement[..., :2].norm(dim=-1).amax(dim=-1)
-    moves = motions.vectors[:, :2, :2].norm(dim=-1)
-    in_pieces = (motions.family == PIECEWISE)[:, None]
-    amplitudes = torch.where(in_pieces, moves, farthest[:, None])
-    beyond = (low - amplitudes).clamp(min=0) + (amplitudes - high).clamp(min=0)
-    return OUTSIDE_PRICE * beyond.amax(dim=1)
-
-
-def _starts(motions: Motions) -> float | Tensor:
-    """Return one start where all are the same, which is faster."""
-    first = float(motions.start_rad[0])
-    return first if bool((motions.start_rad == motions.start_rad[0]).all()) else motions.start_rad
-
-
-def _box(moving: Tensor) -> tuple[slice, slice, slice]:
-    """Return the box around what moves, at most ``MOST_SLICES`` deep."""
-    energy = (moving**2).sum(dim=(1, 2))
-    held = torch.nonzero(energy > FAINT_SHARE * energy.max()).flatten()
-    first, last = int(held[0]), int(held[-1]) + 1
-    if last - first > MOST_SLICES:
-        first = int(energy.unfold(0, MOST_SLICES, 1).sum(dim=1).argmax())
-        last = first + MOST_SLICES
-    visible = (moving[first:last].abs() > FAINT_HU).any(dim=0)
-    spans = []
-    for axis in (1, 0):
-        used = torch.nonzero(visible.any(dim=axis)).flatten()
-        low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, visible.shape[1 - axis])
-        spans.append(slice(max(0, low - BORDER_PX), high + BORDER_PX))
-    return slice(first, last), spans[0], spans[1]
