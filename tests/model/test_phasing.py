@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from prodm.model import phasing
 from prodm.model.classical import correct_without_weights
 from prodm.model.motions import FoundMotion
 from prodm.model.phasing import (
@@ -171,6 +172,18 @@ def test_what_moves_and_is_faint_may_be_tissue(peak_hu: float, moves: bool) -> N
     faint = lesion() * (peak_hu / float(lesion().max()))
     seen = drift().apply(faint)
     assert moves_here(tissue() + seen, faint, seen) is moves
+
+
+@pytest.mark.parametrize(
+    ("gained_hu", "share", "moves"),
+    [(710.0, 0.11, True), (710.0, 0.09, False), (9000.0, 0.05, True), (9000.0, 0.005, False)],
+)
+def test_long_streaks_may_be_a_small_share_of_a_rough_image(
+    gained_hu: float, share: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a large motion spreads over lung and bone makes little of their roughness go away."""
+    monkeypatch.setattr(phasing, "smoother", lambda *_: (gained_hu, share))
+    assert moves_here(tissue(), lesion(), drift().apply(lesion())) is moves
 
 
 def test_a_separator_that_sees_the_truth_gives_the_background() -> None:

@@ -39,7 +39,7 @@ LEAST_MOVING_HU = 60.0  # below it, what seems to move is noise
 LEAST_VOXELS = 14  # of a lesion in focus; what has fewer may be grain
 LEAST_PEAK_HU = 240.0  # of the same over its background; what is fainter may be tissue
 SMOOTHER_HU = 700.0  # what the image gains without a lesion that moves in it,
-SMOOTHER_SHARE = 0.1  # as a share of what it could add
+SMOOTHER_PRODUCT_HU = 70.0  # times what that is of all that it could add: streaks may be long
 SEARCH_SEED = 0  # of motions that are drawn beside those that were read
 MOST_WINDOWS = 256  # that a network sees at a time
 STILL_HU = 300.0  # what calcium at rest has over its background, where a separator is sure of it
@@ -157,7 +157,7 @@ def moves_here(block_hu: Tensor, still_hu: Tensor, seen_hu: Tensor) -> bool:
     if int((still_hu > LESION_HU).sum()) < LEAST_VOXELS or float(still_hu.max()) < LEAST_PEAK_HU:
         return False
     gained_hu, share = smoother(block_hu, seen_hu)
-    return gained_hu >= SMOOTHER_HU and share >= SMOOTHER_SHARE
+    return gained_hu >= SMOOTHER_HU and gained_hu * share >= SMOOTHER_PRODUCT_HU
 
 
 def may_move(moving_hu: Tensor) -> bool:
