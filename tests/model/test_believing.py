@@ -1,6 +1,5 @@
 """A lesion must be believed by what was seen of it, and by nothing that was seen of others."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from prodm.model import believing
 from prodm.model.believing import SeenLesion, believed, is_believed
-from prodm.model.clearing import smoother
+from prodm.model.clearing import smoother, smoother_for_its_tissue
 from prodm.model.motions import FoundMotion
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -72,56 +71,62 @@ def test_each_lesion_is_judged_by_what_was_seen_of_it(monkeypatch: pytest.Monkey
         (250.0, 8, 3),
     ]
     for (seen, _), gap, true in zip(asked, (4.0, -7.0), (spots + beside, other), strict=True):
-        gained_hu, _ = smoother(tissue() + drift().apply(true), drift().apply(true))
+        moves = drift().apply(true)
+        gain = smoother_for_its_tissue(tissue() + moves, tissue())
         assert seen.gap == pytest.approx(gap)
-        assert seen.gained_hu == pytest.approx(gained_hu, rel=1e-3)
+        assert seen.gain == pytest.approx(gain, rel=1e-3)
+        assert seen.share == pytest.approx(smoother(tissue() + moves, moves)[1], rel=1e-3)
+        assert seen.air == 0
+        assert seen.tissue_hu == pytest.approx(float(tissue()[true > 60].mean()), abs=0.1)
 
 
-def test_a_lesion_is_believed_by_hand() -> None:
-    """1.63 ln 1000 - 0.89 * 2 + 0.84 ln 3 + 1.73 ln 300 - 1.88 ln 20 - 13.17 = 1.47."""
-    seen = SeenLesion(gained_hu=1000.0, gap=-2.0, peak_hu=300.0, num_voxels=20)
-    odds = 1.63 * math.log(1000) - 1.78 + 0.84 * math.log(3)
-    odds += 1.73 * math.log(300) - 1.88 * math.log(20) - 13.17
-    assert odds == pytest.approx(1.47, abs=0.02)
-    assert is_believed(seen, 3)
-    for factor, is_one in ((0.02, True), (-0.02, False)):  # what would bring the odds to -0.6
-        less = replace(seen, gap=-2.0 - (odds + 0.6) / 0.89 + factor)
-        gain_and_gap = math.log(1000) + less.gap
-        assert is_believed(less, 3) == (is_one and gain_and_gap >= 4.5)
+def test_a_lesion_is_believed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 ln 100 + 3 ln 4 + 5 * -2 + 7 ln 300 - 11 ln 20 + 13 ln 200 - 17 * 0.1 + 19 * 0.4 - 40."""
+    weights: dict[str, float] = {"gain": 2, "alike": 3, "gap": 5, "peak": 7, "voxels": -11}
+    weights |= {"share": 13, "air": -17, "tissue": 19}
+    log_odds = 9.2103 + 4.1589 - 10 + 39.9265 - 32.9531 + 68.8781 - 1.7 + 7.6 - 40
+    seen = SeenLesion(100.0, 0.2, -2.0, 300.0, 20, 0.1, 40.0)
+    for beyond, is_one in ((1e-3, False), (-1e-3, True)):
+        monkeypatch.setattr(believing, "WEIGHTS", {"none": -40.0, **weights})
+        monkeypatch.setattr(believing, "LEAST_LOG_ODDS", log_odds + beyond)
+        assert is_believed(seen, 4) is is_one
 
 
 @pytest.mark.parametrize(
     ("change", "num_alike", "is_one"),
     [
         ({}, 1, True),
-        ({"gained_hu": 50.0}, 1, False),
+        ({"gain": 50.0}, 1, False),
         ({"gap": -4.0}, 1, False),
         ({"peak_hu": 90.0}, 1, False),
         ({"num_voxels": 80}, 1, False),
         ({"num_voxels": 80}, 9, True),
+        ({"air": 0.8}, 1, False),
+        ({"share": 0.9, "tissue_hu": -100.0}, 1, False),
     ],
 )
 def test_each_part_of_what_was_seen_can_decide(
     change: dict[str, float], num_alike: int, is_one: bool
 ) -> None:
-    seen = replace(SeenLesion(1000.0, -1.9, 300.0, 16), **change)  # type: ignore[arg-type]
+    seen = replace(SeenLesion(200.0, 0.2, -1.9, 300.0, 30, 0.0, 20.0), **change)  # type: ignore[arg-type]
     assert is_believed(seen, num_alike) == is_one
 
 
-def test_no_gain_makes_up_for_calcium_that_is_not_missing() -> None:
-    """The odds of a lesion so small and dense are good, but gain and gap come to 4.4."""
-    seen = SeenLesion(gained_hu=3000.0, gap=-3.6, peak_hu=500.0, num_voxels=10)
-    assert not is_believed(seen, 9)
-    assert is_believed(replace(seen, gap=-3.4), 9)
+def test_what_passes_through_air_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a lesion's streaks lie over lung, in pixels, not in HU."""
+    asked: list[SeenLesion] = []
 
+    def judged(seen: SeenLesion, num_alike: int) -> bool:
+        asked.append(seen)
+        return True
 
-@pytest.mark.parametrize(("num_alike", "is_one"), [(1, False), (2, False), (3, True)])
-def test_what_is_large_and_faint_is_none_where_few_blocks_move_alike(
-    num_alike: int, is_one: bool
-) -> None:
-    seen = SeenLesion(gained_hu=20_000.0, gap=1.0, peak_hu=300.0, num_voxels=240)
-    assert is_believed(seen, num_alike) == is_one
-    assert is_believed(replace(seen, peak_hu=311.0), num_alike)  # 270 + 240 / 6 = 310
+    monkeypatch.setattr(believing, "is_believed", judged)
+    image = tissue() + drift().apply(lesion())
+    image[..., 33:] -= 850
+    believed(image, lesion(), drift(), lambda blocks: 0 * blocks, 1)
+    passes = drift().apply(lesion()).clamp(min=0)
+    assert asked[0].air == pytest.approx(float(passes[..., 33:].sum() / passes.sum()), abs=0.02)
+    assert 0.3 < asked[0].air < 0.7
 
 
 def test_a_dense_lesion_does_not_vouch_for_what_the_image_is_no_smoother_without() -> None:

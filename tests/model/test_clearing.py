@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
-from prodm.model.clearing import Scene, roughness, smoother
+from prodm.model.clearing import Scene, roughness, smoother, smoother_for_its_tissue
 from prodm.model.motions import FoundMotion
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -135,3 +135,28 @@ def test_a_mover_undoes_a_motion_as_the_opposite_motion_does() -> None:
 def test_a_scene_needs_two_views() -> None:
     with pytest.raises(ProdmError, match="at least two samples"):
         phase.Mover(tissue(), torch.zeros(1))
+
+
+def test_what_becomes_smoother_at_an_edge_of_lung_counts_for_little() -> None:
+    """The same streak, over even tissue and across an edge that is rough anyway."""
+    streak = torch.zeros(3, SIZE, SIZE)
+    streak[1, 20:44, 30:33] = 60.0
+    grain = 10 * torch.randn(streak.shape, generator=torch.Generator().manual_seed(2))
+    even = torch.zeros_like(streak) + grain
+    ribbed = even + 150 * (torch.arange(SIZE) % 8 < 4)
+    in_tissue, in_ribs = (smoother_for_its_tissue(left + streak, left) for left in (even, ribbed))
+    assert in_tissue > 50
+    assert in_ribs < 0.3 * in_tissue
+
+
+def test_lung_tells_of_no_lesion() -> None:
+    streak = torch.zeros(3, SIZE, SIZE)
+    streak[1, 20:44, 30:33] = 200.0
+    lung = torch.full_like(streak, -850.0)
+    assert smoother_for_its_tissue(lung + streak, lung) == 0
+    assert smoother(lung + streak, streak)[0] > 1000
+
+
+def test_nothing_taken_away_makes_nothing_smoother() -> None:
+    image = tissue()
+    assert smoother_for_its_tissue(image, image) == 0
