@@ -163,3 +163,13 @@ def test_the_mean_of_two_motions_lies_between_them() -> None:
     torch.testing.assert_close(mean.shift_px, (rising + falling) / 2)
     assert mean.slice_shift is not None
     torch.testing.assert_close(mean.slice_shift, falling / 2)
+
+
+def test_a_mean_lies_nearer_to_the_motion_that_counts_more() -> None:
+    first = FoundMotion(torch.full((NUM_VIEWS,), 4.0), 0.0, torch.full((NUM_VIEWS,), 1.0))
+    second = FoundMotion(torch.zeros(NUM_VIEWS), 0.0)
+    mean = first.mean(second, share=0.75)
+    torch.testing.assert_close(mean.shift_px, torch.full((NUM_VIEWS,), 3.0))
+    assert mean.slice_shift is not None
+    torch.testing.assert_close(mean.slice_shift, torch.full((NUM_VIEWS,), 0.75))
+    torch.testing.assert_close(first.mean(second, share=1.0).shift_px, first.shift_px)
