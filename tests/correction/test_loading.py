@@ -1,7 +1,7 @@
 """Weights files become correctors, or are refused by what does not fit."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -121,6 +121,20 @@ def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "__file__", str(tmp_path / "correction" / "loading.py"))
     with pytest.raises(ProdmError, match=r"ships without compact\.safetensors; name a file"):
         make_corrector("network", None, tissue_rests=True)
+
+
+def test_images_and_the_same_turned_by_half_are_told_alike() -> None:
+    separator = cast("Any", make_corrector("phase-net", None, tissue_rests=True)).separator
+    num_slices, generator = separator.num_slices, torch.Generator().manual_seed(0)
+    shown = {
+        separator.predict: torch.rand(2, num_slices, 32, 32, generator=generator),
+        separator.focuser[0]: 200 * torch.randn(2, 5 * num_slices, 32, 32, generator=generator),
+        separator.polisher[0]: 200 * torch.randn(2, 5 * num_slices, 32, 32, generator=generator),
+    }
+    for predict, windows in shown.items():
+        answer, turned = (predict(images, generator) for images in (windows, windows.flip(-2, -1)))
+        torch.testing.assert_close(turned.flip(-2, -1), answer)
+        assert answer.std() > 0
 
 
 @pytest.mark.parametrize("tissue_rests", [True, False])

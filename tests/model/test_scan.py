@@ -179,7 +179,7 @@ def test_what_a_polisher_says_is_put_back(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """First where it is, then two columns farther; a block that rests has no part in it."""
+    """Each time a column farther; a block that rests has no part in it."""
     behind = Separation(
         torch.stack([moved() - drift().apply(lesion()), tissue()]),
         torch.zeros(2, *lesion().shape),
@@ -190,7 +190,7 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     settled: list[list[FoundMotion | None]] = []
 
     def settle(motions: list[FoundMotion | None], *_: object) -> list[FoundMotion | None]:
-        off_px = 2.0 * len(settled)
+        off_px = float(bool(settled))
         settled.append([None if one is None else one.translated(off_px, 0.0) for one in motions])
         return settled[-1]
 
@@ -201,10 +201,32 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     separator = replace(sees(lesion()), placer=(placer, 3))
     blocks = torch.stack([moved(), tissue()])
     first, second = correct_scan(blocks, separator, KNOWN_START, generator())
-    assert len(settled) == 2
-    assert first.motion is settled[1][0]
+    assert len(settled) == 3
+    assert first.motion is settled[2][0]
     assert settled[1][1] is None
     assert torch.equal(second.corrected_hu, tissue())
+
+
+def test_where_nothing_is_seen_in_between_a_scan_keeps_the_place_that_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A focuser sees the lesion when it looks first and last, and nothing in between."""
+    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
+    monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(scan, "find_motions", lambda *_, **__: [drift()])
+    monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
+    monkeypatch.setattr(scan, "settle_motions", lambda motions, *_: motions)
+    answers = iter([lesion(), 0 * lesion(), lesion()])
+
+    def zeros(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return torch.zeros(1, 33, 33)
+
+    def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return next(answers)[:, None]
+
+    separator = replace(sees(lesion()), placer=(zeros, 3), focuser=(focuser, 3))
+    (one,) = correct_scan(moved()[None], separator, KNOWN_START, generator())
+    assert float((one.corrected_hu - tissue() - lesion()).norm()) < 0.1 * float(lesion().norm())
 
 
 @pytest.mark.parametrize(("tissue_rests", "start_rad"), [(True, 0.0), (False, None)])
@@ -334,9 +356,10 @@ def test_a_margin_tells_neither_the_motion_nor_the_place(monkeypatch: pytest.Mon
     separator = replace(sees(at_border), placer=(placer, 3))
     (one,) = correct_scan(seen[None], separator, KNOWN_START, generator(), margin=(1, 8, 8))
     assert told == [(3, 48, 48)] * 3
-    assert len(shown) == 1
+    assert len(shown) == 2
     lesion_seen = without_grain(at_border)
-    assert torch.equal(shown[0][inner], lesion_seen[inner])
-    assert float(shown[0].sum()) == pytest.approx(float(lesion_seen[inner].sum()))
+    for one_shown in shown:
+        assert torch.equal(one_shown[inner], lesion_seen[inner])
+        assert float(one_shown.sum()) == pytest.approx(float(lesion_seen[inner].sum()))
     away = one.corrected_hu[:, :12] - tissue()[:, :12]
     assert float((away - at_border[:, :12]).norm()) < 0.2 * float(at_border.norm())

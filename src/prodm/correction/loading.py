@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
 
 WINDOW_BUDGET_BYTES = 2**30  # for what a network holds while it works
+SEES_IMAGES = ("focuser", "polisher")  # and answers with images, as a separator does
 MOST_WINDOWS = 32  # one core works best on 8 to 32 windows at a time
 
 
@@ -70,7 +71,7 @@ def load_phase(
     does and a ``polisher`` takes a last look. Then it also sees the scan around each block, because
     calcium moves in and out; where tissue moves too, that brings more tissue into focus.
     """
-    from prodm.model.baselines import build_predict
+    from prodm.model.baselines import both_ways, build_predict
     from prodm.model.checkpoint import load_network
     from prodm.model.phasing import Separator
     from prodm.model.resting import Placer
@@ -89,6 +90,8 @@ def load_phase(
         if helper.settings.method != name:
             raise ProdmError(f"{file} holds a {helper.settings.method} and no {name}")
         predict = build_predict(helper.settings, helper.network)
+        if name in SEES_IMAGES:
+            predict = both_ways(predict)
         helpers[name] = (predict, helper.settings.network.num_slices)
         if isinstance(helper.network, Placer):
             helpers["gaps"] = helper.network.gaps
@@ -96,7 +99,7 @@ def load_phase(
     num_slices = separating.settings.network.num_slices
     return PhaseCorrector(
         Separator(
-            build_predict(separating.settings, separating.network),
+            both_ways(build_predict(separating.settings, separating.network)),
             num_slices,
             **helpers,
             tissue_rests=tissue_rests,

@@ -58,7 +58,10 @@ def believed(
     labels, count = ndimage.label((lesion_hu > LESION_HU).numpy(), structure=np.ones((3, 3, 3)))
     if not count:
         return torch.zeros_like(lesion_hu)
-    left = block_hu - motion.apply(lesion_hu)
+    mover = motion.mover(lesion_hu)
+    along_z = 0.0 if motion.slice_shift is None else float(motion.slice_shift.abs().max())
+    reach = math.ceil(along_z) + 1
+    left = block_hu - mover.apply(lesion_hu)
     log_odds = torch.zeros_like(left)
     slices = np.flatnonzero(labels.any(axis=(1, 2)))
     near = slice(max(0, int(slices[0]) - GAP_SLICES), int(slices[-1]) + 1 + GAP_SLICES)
@@ -72,15 +75,16 @@ def believed(
         beside = functional.max_pool2d(lesion[held].float(), BESIDE_PX, 1, BESIDE_PX // 2)
         missing = (beside * log_odds[held]).sum(dim=(1, 2)) / beside.sum(dim=(1, 2))
         one = torch.where(around == number, lesion_hu, 0.0)
-        moves = motion.apply(one)
+        reached = slice(max(0, held.start - reach), held.stop + reach)
+        moves, behind = mover.apply(one[reached]), left[reached]
         passes = moves.clamp(min=0)
         seen = SeenLesion(
-            gain=smoother_for_its_tissue(left + moves, left),
-            share=smoother(left + moves, moves)[1],
+            gain=smoother_for_its_tissue(behind + moves, behind),
+            share=smoother(behind + moves, moves)[1],
             gap=float(missing.max()),
             peak_hu=float(one.max()),
             num_voxels=int(lesion.sum()),
-            air=float(passes[block_hu < AIR_HU].sum() / passes.sum().clamp(min=1)),
+            air=float(passes[block_hu[reached] < AIR_HU].sum() / passes.sum().clamp(min=1)),
             tissue_hu=float(left[lesion].mean()),
         )
         if is_believed(seen, num_alike):

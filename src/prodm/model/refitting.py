@@ -29,7 +29,7 @@ from prodm.model.placing import LESION_HU
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
-MOST_BLOCKS = 4  # whose lesions smooth their images most
+MOST_BLOCKS = 8  # whose lesions smooth their images most
 NUM_WAVES = 10  # of s
 NUM_WAVES_ALONG_Z = 4
 ALONG_Z_SLICES = 0.3  # what a step of one pixel is along z

@@ -9,8 +9,9 @@ gone through once more:
     focus     what a focuser sees there
     refit     the motion, by what the focuser saw (``prodm.model.refitting``)
     settle    again, since all is cleaner now
-    focus     in all blocks, also those in which nothing was seen to go along
     polish    what a focuser saw, by what it leaves behind (``prodm.model.polishing``)
+    refit     and settle once more
+    focus     in all blocks, also those in which nothing was seen to go along, and polish
 
 and each lesion is put back that can be believed.
 """
@@ -42,7 +43,7 @@ from prodm.model.phasing import (
     put_in_focus,
     separate_by_network,
 )
-from prodm.model.placing import SHAPE_TRUST_IN_FOCUS, centred, place_of
+from prodm.model.placing import LESION_HU, SHAPE_TRUST_IN_FOCUS, centred, place_of
 from prodm.model.polishing import polish
 from prodm.model.refitting import refit
 from prodm.model.resting import evidence_of_all
@@ -157,13 +158,18 @@ def correct_in_place(
         return phased
     num_alike = sum(motion is shared for motion in motions)
 
-    def look_at(n: int) -> Phased:
+    def look_at(n: int, motion: FoundMotion) -> Phased:
         images = blocks_hu[n], moving[n], odds[n]
         return look_again_at(
-            *images, shared, separator, goes_along=goes_along[n], num_alike=num_alike
+            *images, motion, separator, goes_along=goes_along[n], num_alike=num_alike
         )
 
-    return of_each_block(look_at, len(blocks_hu))
+    again = None
+    if separator.placer is not None:
+        seen = [n for n, motion in enumerate(motions) if motion is not None]
+        sharper = of_each_block(lambda at: look_at(seen[at], shared), len(seen))
+        again = _most_common(settle_again(blocks_hu[seen], sharper, separator.placer, margin))
+    return of_each_block(lambda n: look_at(n, again or shared), len(blocks_hu))
 
 
 def of_each_block(make: Callable[[int], Phased], count: int) -> list[Phased]:
@@ -206,6 +212,8 @@ def look_again_at(
         return at_rest
     views = look_again(block_hu, moving_hu, odds, motion)
     still = without_grain(focus(views, *separator.focuser))
+    if float(still.max()) <= LESION_HU:
+        return at_rest
     if separator.polisher is not None:
         still = without_grain(polish(block_hu, moving_hu, motion, still, separator.polisher))
     if separator.gaps is not None:
