@@ -133,12 +133,24 @@ def undone(block_hu: Tensor, motion: FoundMotion) -> Tensor:
     return back[..., top : top + block_hu.shape[-2], left : left + block_hu.shape[-1]]
 
 
-def focus(views: Tensor, predict: Callable[..., Tensor], num_slices: int) -> Tensor:
-    """Return the calcium at rest [Z, Y, X] that a trained focuser, or a polisher, sees, in HU."""
+def focus(
+    views: Tensor,
+    predict: Callable[..., Tensor],
+    num_slices: int,
+    wanted: Tensor | None = None,
+) -> Tensor:
+    """Return the calcium at rest [Z, Y, X] that a trained focuser, or a polisher, sees, in HU.
+
+    It looks at the slices that are ``wanted`` [Z], at all without it, and sees nothing elsewhere.
+    """
     depth = views.shape[1]
     windows = slice_windows(views, num_slices).reshape(len(views), depth, -1, *views.shape[2:])
-    seen: Tensor = predict(windows.transpose(0, 1).flatten(1, 2), torch.Generator())  # no draws
-    return seen[:, 0]
+    wanted = torch.ones(depth, dtype=torch.bool) if wanted is None else wanted
+    calcium = torch.zeros_like(views[0])
+    if wanted.any():
+        shown = windows.transpose(0, 1)[wanted].flatten(1, 2)
+        calcium[wanted] = predict(shown, torch.Generator())[:, 0]  # draws nothing
+    return calcium
 
 
 def focusing_loss(calcium_hu: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Parts]:

@@ -106,8 +106,13 @@ def polish(
     lesion_hu: Tensor,
     polisher: tuple[Callable[..., Tensor], int],
 ) -> Tensor:
-    """Return a lesion at rest [Z, Y, X] that a focuser saw in a block, as a polisher has it."""
-    return BRIGHTER * focus(look_closer(block_hu, moving_hu, motion, lesion_hu), *polisher)
+    """Return a lesion at rest [Z, Y, X] that a focuser saw in a block, as a polisher has it.
+
+    It is polished in the slices that it lies in, and has no others.
+    """
+    views = look_closer(block_hu, moving_hu, motion, lesion_hu)
+    held = (lesion_hu > FAINT_HU).flatten(1).any(dim=1)
+    return BRIGHTER * focus(views, *polisher, held)
 
 
 def look_closer(
