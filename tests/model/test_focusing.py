@@ -168,6 +168,18 @@ def test_windows_hold_the_slices_around_each() -> None:
     assert shown[0][2, :, 0, 0].reshape(5, 3)[4].tolist() == [17, 18, 19]
 
 
+def test_a_slice_that_is_not_wanted_is_not_looked_at() -> None:
+    views = torch.arange(5.0 * 4).reshape(5, 4, 1, 1).expand(5, 4, 8, 8)
+
+    def middles(windows: Tensor, _: torch.Generator) -> Tensor:
+        assert len(windows) == 2
+        return windows[:, 1, None]
+
+    seen = focus(views, middles, 3, torch.tensor([False, True, False, True]))
+    assert seen[:, 0, 0].tolist() == [0, 1, 0, 3]
+    assert not focus(views, middles, 3, torch.zeros(4, dtype=torch.bool)).any()
+
+
 def test_the_truth_costs_nothing_and_each_error_costs_its_part() -> None:
     truth = lesion()[1][None, None]
     case = batch(lesion()[1], views_of(drift()))

@@ -145,6 +145,18 @@ def test_the_middle_of_each_window_is_what_is_polished() -> None:
     torch.testing.assert_close(found / BRIGHTER, weigh(moved(), drift(), lesion()))
 
 
+def test_a_lesion_is_polished_where_it_lies() -> None:
+    """A network that sees calcium everywhere adds none to slices without any."""
+
+    def bright(y: Tensor, generator: torch.Generator) -> Tensor:
+        assert len(y) == 3
+        return torch.full_like(y[:, :1], 300.0)
+
+    found = polish(moved(), moved() - tissue(), drift(), lesion(), (bright, 3))
+    held = torch.tensor([False, True, True, True, False])
+    assert found.flatten(1).any(dim=1).tolist() == held.tolist()
+
+
 def test_a_polisher_begins_with_what_was_weighed() -> None:
     network = Polisher(TINY)
     torch.nn.init.zeros_(network.scale)
