@@ -42,8 +42,13 @@ def elsewhere() -> Tensor:
     return lesion().roll(14, dims=-2)
 
 
-def test_each_lesion_is_judged_by_what_was_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most_slices", [0.0, 1.4])
+def test_each_lesion_is_judged_by_what_was_seen_of_it(
+    monkeypatch: pytest.MonkeyPatch, most_slices: float
+) -> None:
     """Two lesions, one of them in two slices, where the better one tells."""
+    along_z = torch.linspace(-most_slices, most_slices, NUM_VIEWS)
+    motion = replace(drift(), slice_shift=along_z)
     spots = torch.zeros_like(lesion())
     spots[1, 20:22, 30:34] = spots[2, 20:22, 30:34] = 200.0
     other = torch.zeros_like(lesion())
@@ -52,7 +57,7 @@ def test_each_lesion_is_judged_by_what_was_seen_of_it(monkeypatch: pytest.Monkey
     beside[2, 22, 30:34] = 40.0  # fainter than a lesion, and part of the first one
     log_odds = torch.full_like(lesion(), -9.0)
     log_odds[1, 18:25, 28:36], log_odds[2, 18:25, 28:36], log_odds[2, 38:44, 8:16] = -7.0, 4.0, -7.0
-    image = tissue() + drift().apply(spots + beside + other)
+    image = tissue() + motion.apply(spots + beside + other)
     asked: list[tuple[SeenLesion, int]] = []
 
     def gaps(clean_hu: Tensor) -> Tensor:
@@ -64,14 +69,14 @@ def test_each_lesion_is_judged_by_what_was_seen_of_it(monkeypatch: pytest.Monkey
         return seen.peak_hu < 225
 
     monkeypatch.setattr(believing, "is_believed", judged)
-    kept = believed(image, spots + beside + other, drift(), gaps, 3)
+    kept = believed(image, spots + beside + other, motion, gaps, 3)
     assert torch.equal(kept, spots + beside)
     assert [(seen.peak_hu, seen.num_voxels, num) for seen, num in asked] == [
         (200.0, 16, 3),
         (250.0, 8, 3),
     ]
     for (seen, _), gap, true in zip(asked, (4.0, -7.0), (spots + beside, other), strict=True):
-        moves = drift().apply(true)
+        moves = motion.apply(true)
         gain = smoother_for_its_tissue(tissue() + moves, tissue())
         assert seen.gap == pytest.approx(gap)
         assert seen.gain == pytest.approx(gain, rel=1e-3)

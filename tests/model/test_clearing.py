@@ -149,6 +149,14 @@ def test_what_becomes_smoother_at_an_edge_of_lung_counts_for_little() -> None:
     assert in_ribs < 0.3 * in_tissue
 
 
+def test_what_is_rough_for_its_tissue_does_not_depend_on_contrast() -> None:
+    streak = torch.zeros(3, SIZE, SIZE)
+    streak[1, 20:44, 30:33] = 60.0
+    left = 50 * torch.randn(streak.shape, generator=torch.Generator().manual_seed(2))
+    faint, bright = (smoother_for_its_tissue(k * (left + streak), k * left) for k in (1.0, 3.0))
+    assert faint < bright < 1.5 * faint
+
+
 def test_lung_tells_of_no_lesion() -> None:
     streak = torch.zeros(3, SIZE, SIZE)
     streak[1, 20:44, 30:33] = 200.0
