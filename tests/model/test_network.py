@@ -15,7 +15,9 @@ from prodm.model.network import (
     denoiser,
     num_parameters,
     partial_angles,
+    slices_once,
 )
+from prodm.model.sampler import slice_windows
 
 TINY = NetworkSettings(
     channels=(8, 16), attention=(False, False), num_res_blocks=1, num_head_channels=8, norm_groups=4
@@ -190,3 +192,21 @@ def test_a_gate_takes_what_stands_above_the_background_and_puts_calcium_at_rest(
     two = CorrectionNetwork(settings, takes_state=False, separates=True)
     two.body = Says()
     torch.testing.assert_close(two(y, y, torch.zeros(1)), maps)
+
+
+def test_slices_that_windows_share_are_there_once() -> None:
+    """Windows around slices 0 to 2 and 6 of seven; two that begin alike do not go on."""
+    numbers = torch.tensor([[0, 0, 1], [0, 1, 2], [1, 2, 3], [5, 6, 6], [5, 6, 6]])
+    windows = numbers[..., None, None].expand(5, 3, 4, 4).float()
+    slices, which = slices_once(windows)
+    assert slices[:, 0, 0].tolist() == [0, 0, 1, 2, 3, 5, 6, 6, 5, 6, 6]
+    assert torch.equal(slices[which], windows)
+    alone, which = slices_once(windows[:, :1])
+    assert torch.equal(alone[which], windows[:, :1])
+
+
+def test_partial_angles_do_not_depend_on_what_else_is_shown() -> None:
+    stack = torch.rand(1, 6, 16, 16, generator=torch.Generator().manual_seed(0))
+    windows = slice_windows(stack, 3)
+    alone = torch.cat([partial_angles(window[None], num_wedges=4) for window in windows])
+    torch.testing.assert_close(partial_angles(windows, num_wedges=4), alone)

@@ -172,10 +172,26 @@ def partial_angles(y: Tensor, num_wedges: int) -> Tensor:
     """
     from prodm.physics.wedges import partial_angle_images
 
+    slices, which = slices_once(y)
     top, left = y.shape[-2] // 2, y.shape[-1] // 2
-    mirrored = functional.pad(y, (left, left, top, top), mode="reflect")
+    mirrored = functional.pad(slices[None], (left, left, top, top), mode="reflect")[0]
     wedges: Tensor = partial_angle_images(mirrored, num_wedges, padding=0)
-    return wedges[..., top : top + y.shape[-2], left : left + y.shape[-1]].flatten(1, 2)
+    wedges = wedges[..., top : top + y.shape[-2], left : left + y.shape[-1]]
+    return wedges[which].flatten(1, 2)
+
+
+def slices_once(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slices of windows [B, k, Y, X] as [N, Y, X], and which ones each has [B, k].
+
+    Windows around neighbouring slices share all but one, which is here once.
+    """
+    goes_on = (y[1:, :-1] == y[:-1, 1:]).flatten(1).all(dim=1)
+    is_new = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device)
+    is_new[1:, :-1] = ~goes_on[:, None]
+    which = is_new.flatten().cumsum(dim=0).reshape(is_new.shape) - 1
+    for window in (torch.nonzero(goes_on).flatten() + 1).tolist():
+        which[window, :-1] = which[window - 1, 1:]
+    return y[is_new], which
 
 
 def denoiser(network: Network, predicts: Predicts) -> Denoise:
