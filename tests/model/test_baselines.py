@@ -17,7 +17,6 @@ from prodm.model.baselines import (
     ModelSettings,
     Player,
     as_published,
-    both_ways,
     build_network,
     build_players,
     build_predict,
@@ -356,14 +355,3 @@ def test_unknown_settings_are_refused_with_the_nearest_key() -> None:
         fill(ModelSettings, {"method": "gan"}, "model")
     with pytest.raises(ProdmError, match="predicts"):
         fill(ModelSettings, {"predicts": "image"}, "model")
-
-
-def test_images_are_seen_both_ways() -> None:
-    """By hand: what is kept of one corner is kept of the other, by half."""
-
-    def upper_left(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return y * torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-
-    image = torch.tensor([[[[8.0, 6.0], [4.0, 2.0]]]])
-    seen = both_ways(upper_left)(image, seeded(0))
-    assert seen.tolist() == [[[[4.0, 0.0], [0.0, 1.0]]]]

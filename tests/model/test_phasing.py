@@ -11,6 +11,7 @@ from prodm.model.phasing import (
     STILL_HU,
     Phased,
     Separator,
+    both_ways,
     correct_by_phase,
     moves_here,
     put_in_focus,
@@ -202,3 +203,14 @@ def test_a_separator_that_sees_the_truth_gives_the_background() -> None:
     assert float(seen.still_hu[0, 2, 3, 3]) == pytest.approx(0.3 * STILL_HU, abs=0.1)
     assert torch.equal(seen.background_hu[0, 3], blocks[0, 3])  # nothing stands out on it
     assert not seen.still_hu[0, 3].any()
+
+
+def test_images_are_seen_both_ways() -> None:
+    """By hand: what is kept of one corner is kept of the other, by half."""
+
+    def upper_left(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        return y * torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+
+    image = torch.tensor([[[[8.0, 6.0], [4.0, 2.0]]]])
+    seen = both_ways(upper_left)(image, torch.Generator())
+    assert seen.tolist() == [[[[4.0, 0.0], [0.0, 1.0]]]]

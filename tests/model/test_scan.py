@@ -58,6 +58,21 @@ def sees(calcium: Tensor) -> Separator:
     return Separator(nothing, 3, focuser=(focuser, 3))
 
 
+def anywhere(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+    """A placer that knows of no place."""
+    return torch.zeros(1, 33, 33)
+
+
+@pytest.fixture
+def one_block_drifts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What moves in a block is known, and so are its motion and its place."""
+    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
+    monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
+    monkeypatch.setattr(scan, "find_motions", lambda *_, **__: [drift()])
+    monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
+    monkeypatch.setattr(scan, "settle_motions", lambda motions, *_: motions)
+
+
 def small() -> Tensor:
     """A few bright pixels, as grain has them."""
     spot = torch.zeros_like(lesion())
@@ -194,11 +209,8 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
         settled.append([None if one is None else one.translated(off_px, 0.0) for one in motions])
         return settled[-1]
 
-    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
-
     monkeypatch.setattr(scan, "settle_motions", settle)
-    separator = replace(sees(lesion()), placer=(placer, 3))
+    separator = replace(sees(lesion()), placer=(anywhere, 3))
     blocks = torch.stack([moved(), tissue()])
     first, second = correct_scan(blocks, separator, KNOWN_START, generator())
     assert len(settled) == 3
@@ -207,24 +219,15 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     assert torch.equal(second.corrected_hu, tissue())
 
 
-def test_where_nothing_is_seen_in_between_a_scan_keeps_the_place_that_it_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("one_block_drifts")
+def test_where_nothing_is_seen_in_between_a_scan_keeps_the_place_that_it_had() -> None:
     """A focuser sees the lesion when it looks first and last, and nothing in between."""
-    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
-    monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(scan, "find_motions", lambda *_, **__: [drift()])
-    monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
-    monkeypatch.setattr(scan, "settle_motions", lambda motions, *_: motions)
     answers = iter([lesion(), 0 * lesion(), lesion()])
-
-    def zeros(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
 
     def focuser(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
         return next(answers)[:, None]
 
-    separator = replace(sees(lesion()), placer=(zeros, 3), focuser=(focuser, 3))
+    separator = replace(sees(lesion()), placer=(anywhere, 3), focuser=(focuser, 3))
     (one,) = correct_scan(moved()[None], separator, KNOWN_START, generator())
     assert float((one.corrected_hu - tissue() - lesion()).norm()) < 0.1 * float(lesion().norm())
 
@@ -247,21 +250,14 @@ def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0_and_to_move
     assert asked == [(start_rad, tissue_rests)]
 
 
+@pytest.mark.usefixtures("one_block_drifts")
 @pytest.mark.parametrize(("log_odds", "is_put_back"), [(0.0, True), (-30.0, False)])
 def test_a_lesion_is_put_back_where_something_is_missing(
-    monkeypatch: pytest.MonkeyPatch, log_odds: float, is_put_back: bool
+    log_odds: float, is_put_back: bool
 ) -> None:
-    behind = Separation((moved() - drift().apply(lesion()))[None], torch.zeros(1, *lesion().shape))
-    monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
-    monkeypatch.setattr(scan, "find_motions", lambda *_, **__: [drift()])
-    monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
-    monkeypatch.setattr(scan, "settle_motions", lambda motions, *_: motions)
-
-    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
 
     separator = replace(
-        sees(lesion()), placer=(placer, 3), gaps=lambda blocks: 0 * blocks + log_odds
+        sees(lesion()), placer=(anywhere, 3), gaps=lambda blocks: 0 * blocks + log_odds
     )
     (one,) = correct_scan(moved()[None], separator, KNOWN_START, generator())
     assert (one.lesion_hu is not None) == is_put_back
@@ -350,10 +346,7 @@ def test_a_margin_tells_neither_the_motion_nor_the_place(monkeypatch: pytest.Mon
     monkeypatch.setattr(scan, "settle_motions", settle)
     monkeypatch.setattr(scan, "refit", lambda motion, _: motion)
 
-    def placer(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        return torch.zeros(1, 33, 33)
-
-    separator = replace(sees(at_border), placer=(placer, 3))
+    separator = replace(sees(at_border), placer=(anywhere, 3))
     (one,) = correct_scan(seen[None], separator, KNOWN_START, generator(), margin=(1, 8, 8))
     assert told == [(3, 48, 48)] * 3
     assert len(shown) == 2

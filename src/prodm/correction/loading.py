@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from prodm.model.checkpoint import Trained
 
 WINDOW_BUDGET_BYTES = 2**30  # for what a network holds while it works
-SEES_IMAGES = ("focuser", "polisher")  # and answers with images, as a separator does
 MOST_WINDOWS = 32  # one core works best on 8 to 32 windows at a time
+ANSWERS_WITH_IMAGES = ("focuser", "polisher")  # as a separator does
 
 
 def load_consistent(weights: Path, *parts: Path, tissue_rests: bool = True) -> ConsistentCorrector:
@@ -71,9 +71,9 @@ def load_phase(
     does and a ``polisher`` takes a last look. Then it also sees the scan around each block, because
     calcium moves in and out; where tissue moves too, that brings more tissue into focus.
     """
-    from prodm.model.baselines import both_ways, build_predict
+    from prodm.model.baselines import build_predict
     from prodm.model.checkpoint import load_network
-    from prodm.model.phasing import Separator
+    from prodm.model.phasing import Separator, both_ways
     from prodm.model.resting import Placer
 
     separating = load_network(separator)
@@ -90,7 +90,7 @@ def load_phase(
         if helper.settings.method != name:
             raise ProdmError(f"{file} holds a {helper.settings.method} and no {name}")
         predict = build_predict(helper.settings, helper.network)
-        if name in SEES_IMAGES:
+        if name in ANSWERS_WITH_IMAGES:
             predict = both_ways(predict)
         helpers[name] = (predict, helper.settings.network.num_slices)
         if isinstance(helper.network, Placer):

@@ -159,20 +159,6 @@ def build_predict(
     return corrected
 
 
-def both_ways(predict: Predict) -> Predict:
-    """Return the mean of what a method says of images, and of the same turned by half.
-
-    A scan over 180 degrees measures the same lines of both, so that one is as likely as the other;
-    the errors differ. What is returned must be images, too.
-    """
-
-    def corrected(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
-        turned = predict(y.flip(-2, -1), generator, num_jumps).flip(-2, -1)
-        return (predict(y, generator, num_jumps) + turned) / 2
-
-    return corrected
-
-
 def as_published(settings: ModelSettings) -> ModelSettings:
     """Return the settings with what a method's own publication fixes."""
     if settings.method == "prodm-paper":

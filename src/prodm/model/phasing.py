@@ -91,6 +91,20 @@ class Separator:
         return read_path(moving_hu, still_hu / STILL_HU, *self.reader)
 
 
+def both_ways(predict: Predict) -> Predict:
+    """Return the mean of what a method says of images, and of the same turned by half.
+
+    A scan over 180 degrees measures the same lines of both, so that one is as likely as the other;
+    the errors differ. What is returned must be images, too.
+    """
+
+    def corrected(y: Tensor, generator: torch.Generator, num_jumps: int | None = None) -> Tensor:
+        turned = predict(y.flip(-2, -1), generator, num_jumps).flip(-2, -1)
+        return (predict(y, generator, num_jumps) + turned) / 2
+
+    return corrected
+
+
 @dataclass(frozen=True, eq=False)
 class Separation:
     """What a separator sees in blocks [..., Z, Y, X], in HU."""

@@ -7,11 +7,10 @@ gone through once more:
 
     settle    the place where the calcium rests, by the motion and by the gaps in the tissue
     focus     what a focuser sees there
-    refit     the motion, by what the focuser saw (``prodm.model.refitting``)
-    settle    again, since all is cleaner now
-    polish    what a focuser saw, by what it leaves behind (``prodm.model.polishing``)
-    refit     and settle once more
-    focus     in all blocks, also those in which nothing was seen to go along, and polish
+    refit     the motion, by what the focuser saw (``prodm.model.refitting``), and settle again
+    polish    what a focuser sees there, by what it leaves behind (``prodm.model.polishing``)
+    refit     and settle once more, since all is cleaner now
+    polish    what it sees in all blocks, also those in which nothing was seen to go along
 
 and each lesion is put back that can be believed.
 """
