@@ -62,6 +62,21 @@ def test_a_motion_comes_nearer_to_the_truth(start_rad: float) -> None:
     assert error_px(refit(found, seen(true)), true) < 0.5 * error_px(found, true)
 
 
+def test_a_lesion_that_suits_a_wrong_motion_does_not_hold_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each was put in focus by the motion that is to be fitted; that they may change helps."""
+    found = slightly_wrong(drift())
+    grown = [
+        (image, found.refocus(drift().apply(one)))
+        for (image, _), one in zip(seen(drift()), LESIONS, strict=True)
+    ]
+    free_px = error_px(refit(found, grown), drift())
+    monkeypatch.setattr(refitting, "CHANGE_PRICE_HU", 1e9)
+    held_px = error_px(refit(found, grown), drift())
+    assert free_px < 0.9 * held_px < 0.9 * error_px(found, drift())
+
+
 def test_the_true_motion_stays() -> None:
     assert error_px(refit(drift(), seen(drift())), drift()) < 0.1
 

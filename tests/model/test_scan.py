@@ -10,8 +10,15 @@ from torch import Tensor
 from prodm.model import scan
 from prodm.model.motions import FoundMotion, without_grain
 from prodm.model.phasing import Phased, Separation, Separator
+from prodm.model.placing import place_of
 from prodm.model.reading import angles_rad, without_translation
-from prodm.model.scan import correct_scan, look_again_at, settle_again
+from prodm.model.scan import (
+    MOST_SETTLINGS,
+    correct_scan,
+    look_again_at,
+    settle_again,
+    settle_for_good,
+)
 from prodm.model.search import SearchSettings
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
@@ -194,7 +201,7 @@ def test_what_a_polisher_says_is_put_back(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each time a column farther; a block that rests has no part in it."""
+    """Each time a column farther, until it stays; a block that rests has no part in it."""
     behind = Separation(
         torch.stack([moved() - drift().apply(lesion()), tissue()]),
         torch.zeros(2, *lesion().shape),
@@ -202,10 +209,11 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     monkeypatch.setattr(scan, "separate_by_network", lambda *_: behind)
     monkeypatch.setattr(scan, "find_motions", lambda *_, **__: [drift(), None])
     monkeypatch.setattr(scan, "as_drawn", lambda motion, _: motion)
+    monkeypatch.setattr(scan, "refit", lambda motion, _: motion)
     settled: list[list[FoundMotion | None]] = []
 
     def settle(motions: list[FoundMotion | None], *_: object) -> list[FoundMotion | None]:
-        off_px = float(bool(settled))
+        off_px = float(len(settled) in (1, 2))
         settled.append([None if one is None else one.translated(off_px, 0.0) for one in motions])
         return settled[-1]
 
@@ -213,10 +221,44 @@ def test_a_scan_is_corrected_at_the_place_that_it_settles_on_last(
     separator = replace(sees(lesion()), placer=(anywhere, 3))
     blocks = torch.stack([moved(), tissue()])
     first, second = correct_scan(blocks, separator, KNOWN_START, generator())
-    assert len(settled) == 3
-    assert first.motion is settled[2][0]
+    assert len(settled) == 4
+    assert first.motion is settled[-1][0]
     assert settled[1][1] is None
     assert torch.equal(second.corrected_hu, tissue())
+
+
+@pytest.mark.parametrize(
+    ("seen_off_px", "last_px", "num_looks"),
+    [
+        ((2.0, 0.1, 5.0), 2.1, 2),  # it hardly changes, and is taken to stay
+        ((2.0, 2.0, 2.0, 2.0, 2.0), 2.0 * MOST_SETTLINGS, MOST_SETTLINGS),
+        ((2.0, None, 5.0), 2.0, 2),  # nothing is seen any more
+        ((None, 5.0), 0.0, 1),
+    ],
+)
+def test_blocks_settle_until_their_motion_stays(
+    monkeypatch: pytest.MonkeyPatch,
+    seen_off_px: tuple[float | None, ...],
+    last_px: float,
+    num_looks: int,
+) -> None:
+    looks: list[FoundMotion] = []
+    steps = iter(seen_off_px)
+
+    def look(motion: FoundMotion) -> list[Phased]:
+        looks.append(motion)
+        return []
+
+    def settle(*_: object) -> list[FoundMotion | None]:
+        step = next(steps)
+        return [None if step is None else looks[-1].translated(step, 0.0)]
+
+    monkeypatch.setattr(scan, "settle_again", settle)
+    last = settle_for_good(drift(), moved()[None], look, (anywhere, 3))
+    torch.testing.assert_close(
+        place_of(last) - place_of(drift()), torch.tensor([last_px, 0.0]), atol=1e-3, rtol=0
+    )
+    assert len(looks) == num_looks
 
 
 @pytest.mark.usefixtures("one_block_drifts")

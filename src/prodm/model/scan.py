@@ -9,7 +9,7 @@ gone through once more:
     focus     what a focuser sees there
     refit     the motion, by what the focuser saw (``prodm.model.refitting``), and settle again
     polish    what a focuser sees there, by what it leaves behind (``prodm.model.polishing``)
-    refit     and settle once more, since all is cleaner now
+    refit     and settle once more, since all is cleaner now, until the motion stays as it is
     polish    what it sees in all blocks, also those in which nothing was seen to go along
 
 and each lesion is put back that can be believed.
@@ -44,12 +44,15 @@ from prodm.model.phasing import (
 )
 from prodm.model.placing import LESION_HU, SHAPE_TRUST_IN_FOCUS, centred, place_of
 from prodm.model.polishing import polish
+from prodm.model.reading import angles_rad
 from prodm.model.refitting import refit
 from prodm.model.resting import evidence_of_all
 from prodm.model.search import SearchSettings
 from prodm.model.sharpness import LEAST_DIPS, dips
 from prodm.runs import Progress, no_progress
 
+MOST_SETTLINGS = 3  # of what was seen in focus, after the first
+SETTLED_PX = 0.15  # root mean square of s, by which a motion that stays may change
 MOST_AT_ONCE = 4  # blocks, which take a few hundred megabytes each
 
 Margin = tuple[int, int, int]  # voxels (z, y, x) that blocks have more, on each side
@@ -163,12 +166,38 @@ def correct_in_place(
             *images, motion, separator, goes_along=goes_along[n], num_alike=num_alike
         )
 
-    again = None
     if separator.placer is not None:
         seen = [n for n, motion in enumerate(motions) if motion is not None]
-        sharper = of_each_block(lambda at: look_at(seen[at], shared), len(seen))
-        again = _most_common(settle_again(blocks_hu[seen], sharper, separator.placer, margin))
-    return of_each_block(lambda n: look_at(n, again or shared), len(blocks_hu))
+        shared = settle_for_good(
+            shared,
+            blocks_hu[seen],
+            lambda motion: of_each_block(lambda at: look_at(seen[at], motion), len(seen)),
+            separator.placer,
+            margin,
+        )
+    return of_each_block(lambda n: look_at(n, shared), len(blocks_hu))
+
+
+def settle_for_good(
+    motion: FoundMotion,
+    blocks_hu: Tensor,
+    look: Callable[[FoundMotion], list[Phased]],
+    placer: tuple[Predict, int],
+    margin: Margin = NO_MARGIN,
+) -> FoundMotion:
+    """Return the motion that blocks [N, Z, Y, X] settle on, looked at again until it stays.
+
+    Where nothing is seen by a motion, it is the one before.
+    """
+    for _ in range(MOST_SETTLINGS):
+        again = _most_common(settle_again(blocks_hu, look(motion), placer, margin))
+        if again is None:
+            break
+        away = again.shift_at(angles_rad()) - motion.shift_at(angles_rad())
+        motion = again
+        if float(away.square().mean().sqrt()) < SETTLED_PX:
+            break
+    return motion
 
 
 def of_each_block(make: Callable[[int], Phased], count: int) -> list[Phased]:
