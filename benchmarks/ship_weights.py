@@ -3,15 +3,17 @@
     python benchmarks/ship_weights.py --network RUN --separator RUN --reader RUN --focuser RUN \
         --placer RUN --polisher RUN --pairs CALIBRATION
 
-All are stored in half precision. Those that are called at no step of a bridge forget what steps
-would add. How far the interval of a score must reach is learnt from the
-patients of a store of their own, which neither trained the networks nor test them: they correct the
-moving blocks of these patients together, several times each, and the errors are kept with the
-weights (``prodm.correction.calibration``).
+What is not named is taken as it ships, so that ``--pairs CALIBRATION`` alone calibrates the
+intervals anew. All are stored in half precision. Those that are called at no step of a bridge
+forget what steps would add. How far the interval of a score must reach is learnt from the patients
+of a store of their own, which neither trained the networks nor test them: they correct the moving
+blocks of these patients together, several times each, and the errors are kept with the weights
+(``prodm.correction.calibration``).
 """
 
 import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,45 +26,39 @@ from monai.networks.nets.diffusion_model_unet import (
 
 from prodm.correction.calibration import fit_calibration
 from prodm.correction.geometry import SpacingRange
-from prodm.evaluation.comparison import compare
-from prodm.evaluation.methods import find_method
+from prodm.correction.loading import PARTS, shipped_weights
+from prodm.evaluation.methods import Method, find_method
 from prodm.evaluation.patches import select
+from prodm.evaluation.workers import compare_with_workers
 from prodm.model.checkpoint import load_network, save_checkpoint
 from prodm.pairs.store import Pairs
 
 STEPLESS = ("separator", "focuser", "placer")  # methods whose networks are called at step 0 alone
+TITLES = {"compact": "ProDM compact"}
 WEIGHTS = Path(__file__).parents[1] / "src" / "prodm" / "weights"
 
 
 def main() -> None:
     """Calibrate and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--network", type=Path, required=True)
-    parser.add_argument("--separator", type=Path, required=True)
-    parser.add_argument("--reader", type=Path, required=True)
-    parser.add_argument("--focuser", type=Path, required=True)
-    parser.add_argument("--placer", type=Path, required=True)
-    parser.add_argument("--polisher", type=Path, required=True)
+    for name in ("network", *PARTS):
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=WEIGHTS)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--jumps", type=int, default=4)
     parser.add_argument("--max-patches", type=int, default=None)
+    parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     arguments.output.mkdir(exist_ok=True)
-    sources = {
-        "compact": (arguments.network, "ProDM compact, trained on phantoms"),
-        "separator": (arguments.separator, "separator, trained on phantoms"),
-        "reader": (arguments.reader, "reader, trained on phantoms"),
-        "focuser": (arguments.focuser, "focuser, trained on phantoms"),
-        "placer": (arguments.placer, "placer, trained on phantoms"),
-        "polisher": (arguments.polisher, "polisher, trained on phantoms"),
-    }
-    files = [arguments.output / f"{name}.safetensors" for name in sources]
+    runs = {"compact": arguments.network, **{name: getattr(arguments, name) for name in PARTS}}
+    titles = {name: f"{TITLES.get(name, name)}, trained on phantoms" for name in runs}
+    files = [arguments.output / f"{name}.safetensors" for name in runs]
     with tempfile.TemporaryDirectory() as scratch:
         halves = [Path(scratch) / file.name for file in files]
-        for (run, title), half in zip(sources.values(), halves, strict=True):
-            _store(run / "best.safetensors", half, {"name": title})
+        for (name, run), half in zip(runs.items(), halves, strict=True):
+            source = shipped_weights(name) if run is None else run / "best.safetensors"
+            _store(source, half, {"name": titles[name]})
         calibration = _calibrate(halves, arguments)
         for n, (half, file) in enumerate(zip(halves, files, strict=True)):
             _store(half, file, {} if n else {"calibration": calibration})
@@ -93,10 +89,12 @@ def forget_steps(body: DiffusionModelUNet) -> None:
 
 
 def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, list[float]]:
-    method = find_method("+".join(map(str, halves)), num_jumps=arguments.jumps)
+    make = partial(_make_methods, halves, arguments.jumps)
     pairs = Pairs(arguments.pairs)
     selection = select(pairs, None, max_patches=arguments.max_patches, seed=1)
-    comparison = compare(selection, [method], num_samples=arguments.samples, seed=1)
+    comparison = compare_with_workers(
+        selection, make(), make, workers=arguments.workers, num_samples=arguments.samples, seed=1
+    )
     (results,) = comparison.results
     by_level = {
         "patch": (results.patch_samples, comparison.patches),
@@ -109,6 +107,10 @@ def _calibrate(halves: list[Path], arguments: argparse.Namespace) -> dict[str, l
         calibration[level] = [round(value, 4) for value in fitted.quantiles]
         print(f"{level}: calibrated on {len(cases)} cases of {len(set(patients))} patients")
     return calibration
+
+
+def _make_methods(files: list[Path], num_jumps: int) -> list[Method]:
+    return [find_method("+".join(map(str, files)), num_jumps=num_jumps)]
 
 
 if __name__ == "__main__":

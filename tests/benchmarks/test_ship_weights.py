@@ -1,12 +1,15 @@
 """What ships must say what was trained."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from prodm.correction.loading import PARTS, shipped_weights
 from prodm.model.baselines import ModelSettings, build_network
+from prodm.model.checkpoint import load_network
 from prodm.model.network import NetworkSettings
 
 SMALL = NetworkSettings(
@@ -37,3 +40,19 @@ def test_a_network_without_steps_says_the_same(ship_weights: ModuleType) -> None
     zeros = [name for name, value in network.named_parameters() if not value.any()]
     assert any("time_embed" in name for name in zeros)
     assert any("time_emb_proj" in name for name in zeros)
+
+
+@pytest.mark.parametrize("name", ["compact", *PARTS])
+def test_what_ships_is_stored_again_as_it_is(
+    ship_weights: ModuleType, name: str, tmp_path: Path
+) -> None:
+    """Intervals are calibrated anew without the runs that the weights came from."""
+    ship_weights._store(shipped_weights(name), tmp_path / "again.safetensors", {})
+    shipped, again = (
+        load_network(shipped_weights(name)),
+        load_network(tmp_path / "again.safetensors"),
+    )
+    assert again.info == shipped.info
+    old, new = shipped.network.state_dict(), again.network.state_dict()
+    for key, value in old.items():
+        assert torch.equal(new[key], value), key
