@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from prodm.errors import ProdmError
+from prodm.model import clearing
 from prodm.model.clearing import Scene, roughness, smoother, smoother_for_its_tissue
 from prodm.model.motions import FoundMotion
 from prodm.physics import phase
@@ -168,3 +169,11 @@ def test_lung_tells_of_no_lesion() -> None:
 def test_nothing_taken_away_makes_nothing_smoother() -> None:
     image = tissue()
     assert smoother_for_its_tissue(image, image) == 0
+
+
+def test_the_mean_around_is_that_of_what_lies_inside_of_the_image() -> None:
+    images = torch.rand(2, 20, 24, generator=torch.Generator().manual_seed(0))
+    found = clearing._mean_around(images, 5)
+    for z, y, x in ((0, 0, 0), (1, 19, 10), (0, 10, 12)):
+        around = images[z, max(0, y - 2) : y + 3, max(0, x - 2) : x + 3]
+        assert float(found[z, y, x]) == pytest.approx(float(around.mean()), rel=1e-5)

@@ -88,14 +88,19 @@ def smoother_for_its_tissue(image: Tensor, left: Tensor) -> float:
     smoother tells less than a streak in the heart. In pixels whose roughness is gone.
     """
     before, after = (_rough(one.clamp(min=LOWEST_HU)) for one in (image, left))
-    around = functional.avg_pool2d(
-        torch.minimum(before, after),
-        AROUND_PX,
-        stride=1,
-        padding=AROUND_PX // 2,
-        count_include_pad=False,
-    )
+    around = _mean_around(torch.minimum(before, after), AROUND_PX)
     return float(((before - after) / (around + LEAST_ROUGH_HU)).sum())
+
+
+def _mean_around(images: Tensor, width_px: int) -> Tensor:
+    """Return the mean of images [Z, Y, X] over the part of a square that lies inside of them.
+
+    Along y, then along x: that is several times as fast as all at once.
+    """
+    for window in ((width_px, 1), (1, width_px)):
+        padding = (window[0] // 2, window[1] // 2)
+        images = functional.avg_pool2d(images, window, 1, padding, count_include_pad=False)
+    return images
 
 
 def smoother(image: Tensor, taken: Tensor) -> tuple[float, float]:
