@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -21,6 +22,7 @@ from prodm.demo import CASES, Case, DemoSettings, Outcome, next_commands, run_ca
 from prodm.demo.output import interval_text, report_html, summary, summary_sentence, write_demo
 from prodm.demo.patients import FIRST_SEED, move_calcium
 from prodm.demo.pictures import row_picture
+from prodm.demo.workers import KEEP_MEMORY, _pool
 from prodm.errors import ProdmError
 from prodm.files.scans import read_scan
 
@@ -203,3 +205,14 @@ def test_what_goes_wrong_in_a_worker_is_said_and_no_process_stays() -> None:
     with pytest.raises(ProdmError, match="method must be one of"):
         run_demo(settings)
     assert not multiprocessing.active_children()
+
+
+def test_processes_keep_the_memory_that_they_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where the user asks for something else."""
+    first, second = KEEP_MEMORY
+    monkeypatch.setenv(first, "1000000")
+    monkeypatch.delenv(second, raising=False)
+    context = multiprocessing.get_context("spawn")
+    with _pool(1, context, context.Queue()) as pool:
+        found = [pool.submit(os.getenv, name).result() for name in (first, second)]
+    assert found == ["1000000", KEEP_MEMORY[second]]
