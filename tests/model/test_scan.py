@@ -297,7 +297,6 @@ def test_only_scans_whose_tissue_rests_are_known_to_start_at_angle_0_and_to_move
 def test_a_lesion_is_put_back_where_something_is_missing(
     log_odds: float, is_put_back: bool
 ) -> None:
-
     separator = replace(
         sees(lesion()), placer=(anywhere, 3), gaps=lambda blocks: 0 * blocks + log_odds
     )

@@ -150,8 +150,7 @@ def weigh(block_hu: Tensor, motion: FoundMotion, lesion_hu: Tensor) -> Tensor:
     surprise = _filtered(left, power**-0.5)
     most = MOST_SURPRISE * 1.4826 * float(surprise.abs().median())  # that of a normal density
     surprise = surprise.clamp(-most, most)
-    beside = functional.max_pool2d((lesion > FAINT_HU).float(), 3, 1, 1)
-    deviation = beside * (ERROR_HU + ERROR_SHARE * lesion)
+    deviation = likely_error(lesion)
 
     def system(scaled: Tensor) -> Tensor:
         moved = mover.apply(deviation * scaled)
@@ -162,6 +161,12 @@ def weigh(block_hu: Tensor, motion: FoundMotion, lesion_hu: Tensor) -> Tensor:
     weighed = lesion_hu.clone()
     weighed[near] = (lesion + deviation * _solve(system, wanted)).clamp(min=0)
     return weighed
+
+
+def likely_error(lesion_hu: Tensor) -> Tensor:
+    """Return how wrong a lesion [Z, Y, X] may be, as standard deviations: on it and beside it."""
+    beside = functional.max_pool2d((lesion_hu > FAINT_HU).float(), 3, 1, 1)
+    return beside * (ERROR_HU + ERROR_SHARE * lesion_hu)
 
 
 def tissue_power(image_hu: Tensor) -> Tensor:

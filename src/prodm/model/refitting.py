@@ -25,11 +25,11 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from prodm.model.clearing import roughness
 from prodm.model.motions import FoundMotion, padding_for
 from prodm.model.placing import LESION_HU
+from prodm.model.polishing import likely_error
 from prodm.physics import phase
 from prodm.physics.fitting import NUM_VIEWS
 
@@ -39,12 +39,7 @@ NUM_WAVES_ALONG_Z = 4
 ALONG_Z_SLICES = 0.3  # what a step of one pixel is along z
 NUM_STEPS = 20
 STEP_PX = 0.06
-FAINT_HU = 20.0  # a lesion may change where it has more, and beside it,
-CHANGE_HU, CHANGE_SHARE = (
-    30.0,
-    0.25,
-)  # by so much (a standard deviation), and a share of what it has
-CHANGE_STEP = 0.15  # of these
+CHANGE_STEP = 0.15  # of a lesion, in standard deviations
 CHANGE_PRICE_HU = 10.0  # of roughness, for a pixel that changes by a standard deviation
 PADDING = 16
 
@@ -95,9 +90,7 @@ class _Changeable:
 
     @classmethod
     def of(cls, image: Tensor, seen: Tensor) -> "_Changeable":
-        beside = functional.max_pool2d((seen > FAINT_HU).float(), 3, 1, 1)
-        deviation = beside * (CHANGE_HU + CHANGE_SHARE * seen)
-        return cls(image, seen, deviation, torch.zeros_like(seen, requires_grad=True))
+        return cls(image, seen, likely_error(seen), torch.zeros_like(seen, requires_grad=True))
 
     def lesion(self) -> Tensor:
         return (self.seen + self.deviation * self.change).clamp(min=0)
